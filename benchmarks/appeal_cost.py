@@ -25,6 +25,7 @@ from torch import Tensor
 from tilewright.edges.problems import read_problem
 from tilewright.judge.candidate_process.subject import Subject
 from tilewright.judge.reference_process.budget import Asked
+from tilewright.judge.reference_process.describing import describe
 from tilewright.judge.reference_process.ensemble import Question
 from tilewright.judge.reference_process.reference import Reference
 
@@ -55,9 +56,9 @@ def _cost(path: Path) -> Cost:
     problem = read_problem(path, target="cpu")
     reference = Reference(str(path), path.read_text(), problem.cases, subject=Subject("cpu"), compiled=False)
     reference.construct(0, seed=1)
-    described = reference.describe(2, trace=False)
+    described = describe(reference, 2, trace=False)
     text, inputs = reference.inputs(3, "own")
-    runs, truth = 0, reference.truth
+    runs, truth = 0, reference.double.truth
 
     def counted(*args: Any, **named: Any) -> tuple[Tensor, ...]:
         nonlocal runs
@@ -66,7 +67,7 @@ def _cost(path: Path) -> Cost:
 
     call_s = _median_s(lambda: reference.subject.run(text, inputs))
     double_s = _median_s(lambda: truth(text, inputs, 5, again=True))
-    with patch.object(reference, "truth", counted):
+    with patch.object(reference.double, "truth", counted):
         start = time.perf_counter()
         Asked(reference, Question(args=text, inputs=inputs, seed=5))
         appeal_s = time.perf_counter() - start

@@ -29,7 +29,7 @@ from tilewright.facts.problem import Problem, Target
 from tilewright.judge.build.build import build
 from tilewright.judge.check.check import Check, Findings, concluded
 from tilewright.judge.client import Cell
-from tilewright.judge.evaluate import Judge
+from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.memory.sizes import timing_room_sizes
 from tilewright.judge.stations import Stations
 from tilewright.judge.time_case import OURS, CaseTiming
@@ -106,13 +106,18 @@ def compare(
     candidate = Candidate(files=(SourceFile(path="model.py", text=source.replace("class Model(", "class ModelNew(")),))
     found: list[Run] = []
     with Judge(
-        problem, machine=machine, seed=1, workdir=folder, say=lambda line: None, effort=EFFORT, compile_baseline=False
+        problem,
+        machine=machine,
+        seed=1,
+        workdir=folder,
+        say=lambda line: None,
+        options=JudgeOptions(effort=EFFORT, compile_baseline=False),
     ) as judge:
         judge.open()
         stop, pair = time.monotonic() + most_s, 0
         while len(found) < wanted and time.monotonic() < stop:
-            cell = judge._cells.take_spare()
-            judge._cells.settle_spare()
+            cell = judge.opened.cells.spares.take()
+            judge.opened.cells.spares.settle()
             built = build(candidate, cell, limit_s=300.0)
             assert isinstance(built, Built), built
             pair += 1
@@ -120,23 +125,20 @@ def compare(
                 if time.monotonic() < stop:
                     found.append(run_of(size, pair, *time_once(judge, cell, built, machine)))
             cell.close()
-            judge._cells.renew_reference()
+            judge.opened.cells.renew_reference()
     return found
 
 
 def time_once(judge: Judge, cell: Cell, built: Built, machine: Machine) -> tuple[Timed, str]:
     """The judge's timing of case 0, cold caches alone, and of what its clock accuses the candidate."""
-    case = judge._cases[0]
-    with judge._rooms.room(case, sizes=timing_room_sizes) as room:
+    opened, case = judge.opened, judge.opened.cases[0]
+    with opened.rooms.room(case, sizes=timing_room_sizes) as room:
         room.admit(cell)
         check = Check(room, cell, case=0, precision="reference", findings=Findings())
-        check.construct(case.seed)
-        case_timing = CaseTiming(
-            room=room, check=check, reference=judge._ref, compiled=None, machine=machine, effort=EFFORT,
-            limits=judge._limits, rng=judge._rng, stations=Stations(), target=judge._problem.target,
-        )  # fmt: skip
+        check.state.construct(case.seed)
+        case_timing = CaseTiming(opened=opened, room=room, check=check, compiled=None, stations=Stations())
         table = case_timing.table()
-        timing.measure(table, table.players[0], effort=EFFORT, look=case_timing.look(table))
+        timing.measure(table, table.players[0], effort=EFFORT, look=case_timing.verified.look(table))
         accused, excess = "", None
         try:
             timing.check_clock(table, table.players[0], table.players[1])

@@ -16,6 +16,7 @@ from tilewright.judge.check.plan import Trial as Planned
 from tilewright.judge.memory.room import Room
 from tilewright.judge.reference_process import boundary
 from tilewright.judge.reference_process.budget import Asked
+from tilewright.judge.reference_process.describing import describe
 from tilewright.judge.reference_process.ensemble import Question
 from tilewright.judge.reference_process.reference import Reference
 from tilewright.judge.wire import messages as wire
@@ -33,7 +34,7 @@ class Bench:
     def __init__(self, problem: str, device: str) -> None:
         self.reference = Reference("/sweep/problem.py", problem, ["{}"], subject=Subject(device), compiled=False)
         self.reference.construct(0, seed=1)
-        self.described = self.reference.describe(2, trace=False)
+        self.described = describe(self.reference, 2, trace=False)
         self.own: dict[tuple[int, str, int], tuple[float, float]] = {}  # errors of the reference, as a check keeps them
 
     def construct(self, seed: int) -> None:
@@ -54,13 +55,13 @@ class Bench:
         trials of the boundary family."""
         family, seed, turned, args = planned.family, planned.seed, 0, self.described.args
         if planned.redraw:
-            self.reference.redraw(planned.redraw, spread=spread_of(planned.redraw), brief=family == BRIEF)
+            self.reference.state.redraw(planned.redraw, spread=spread_of(planned.redraw), brief=family == BRIEF)
         _, inputs = self.reference.inputs(seed, OWN if family == BOUNDARY else family)
         if family == BOUNDARY:
             moved = boundary.approach(self.reference, args, inputs, seed=seed, number=number, state=True)
             inputs, turned = moved.inputs, moved.turned
-        self.reference.forget_double()
-        (truth,), own = self.reference.truth(args, inputs, seed, again=True), self.run(inputs)
+        self.reference.double.forget()
+        (truth,), own = self.reference.double.truth(args, inputs, seed, again=True), self.run(inputs)
         found = metric.distance(own, truth, own)
         if family != OWN and (metric.differing_specials(own, truth) or found.norm > metric.hopeless(own.dtype)):
             return None

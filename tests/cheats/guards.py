@@ -12,12 +12,12 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from tilewright.judge import evaluate, time_case
+from tilewright.judge import judgement, time_case
 from tilewright.judge.cells import Cells
-from tilewright.judge.check import check, draws, metric, plan
+from tilewright.judge.check import check, counterparts, draws, metric, plan, state, trials
 from tilewright.judge.check.plan import Trial
 from tilewright.judge.client import Cell
-from tilewright.judge.evaluate import Judge
+from tilewright.judge.judgement import Judging
 from tilewright.judge.memory.evictor import Evictor
 from tilewright.judge.memory.mapped import contiguous
 from tilewright.judge.memory.moved import State
@@ -25,9 +25,9 @@ from tilewright.judge.memory.places import Refs
 from tilewright.judge.memory.room import Room
 from tilewright.judge.memory.stirring import Stirring
 from tilewright.judge.memory.truths import Truths
-from tilewright.judge.time_case import CaseTiming
 from tilewright.judge.timing import measure
-from tilewright.judge.timing.interleave import Player, Table
+from tilewright.judge.timing.calls import Caller, Player
+from tilewright.judge.verified_calls import VerifiedCalls
 from tilewright.judge.wire import messages as wire
 
 Step = tuple[object, str, Any]
@@ -36,7 +36,7 @@ _plan = plan.plan
 _draw = Room.draw
 _result_refs = Room.result_refs
 _start = Cells._start
-_check_case = Judge._check_case
+_check_case = Judging._check_case
 
 
 def _nothing(*args: object, **named: object) -> None:
@@ -141,19 +141,19 @@ def _stirs_nothing(self: Stirring, slot: int) -> tuple[wire.Swap, ...]:
     return ()
 
 
-def _check_first_case(self: Judge, case: Any, *rest: Any) -> None:
+def _check_first_case(self: Judging, case: Any, *rest: Any) -> None:
     if case.number == 0:
         _check_case(self, case, *rest)
 
 
-def _start_open(self: Cells, name: str, *, isolate: bool = True) -> Cell:
+def _start_open(self: Cells, name: str, **_: object) -> Cell:
     return _start(self, name, isolate=False)
 
 
 def _shows_early(
-    self: Table, player: Player, request: wire.TimedCall, number: int, *, cold: bool
+    self: Caller, player: Player, request: wire.TimedCall, number: int, *, cold: bool
 ) -> tuple[wire.Tick, float]:
-    """Table._ask_showing, with contents that lie in the slot while the cell lets go of the last result."""
+    """Caller._ask_showing, with contents that lie in the slot while the cell lets go of the last result."""
     image = self._show((number,), request.slot)
     if image is not None:
         early = wire.Lay(offset=image.offset, size_bytes=image.size_bytes)
@@ -172,20 +172,20 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "families": ((plan, "plan", _plan_own_alone),),
     "turns": ((plan, "plan", _plan_away_from_turns),),
     "ties": ((plan, "plan", _plan_without_ties),),
-    "further cases": ((Judge, "_check_case", _check_first_case),),
-    "redraw": ((check.Check, "redraw", _nothing), (CaseTiming, "_redraw", _nothing)),
+    "further cases": ((Judging, "_check_case", _check_first_case),),
+    "redraw": ((state.CandidateState, "redraw", _nothing), (VerifiedCalls, "redraw", _nothing)),
     "masks and indices": ((State, "rearrange", _rearranges_nothing),),
     "contents": ((Room, "draw", _draw_the_same), (Stirring, "swaps", _stirs_nothing)),
-    "counterparts": ((check, "moved", _none),),
+    "counterparts": ((counterparts, "moved", _none),),
     "upstream": ((Room, "draw", _draw_ones),),
-    "unlike steps": ((check, "_UNLIKE", ()),),
+    "unlike steps": ((trials, "_UNLIKE", ()),),
     "stir": ((Stirring, "swaps", _stirs_nothing),),
-    "timed calls": ((CaseTiming, "_verify_timed", _nothing), (CaseTiming, "_verify_row", _nothing)),
+    "timed calls": ((VerifiedCalls, "_verify_timed", _nothing), (VerifiedCalls, "verify_row", _nothing)),
     "inputs compared": ((Room, "changed_input", _nowhere),),
     "moved state": ((check.Check, "hold_state", _nothing), (draws, "_compare_states", _nothing)),
-    "kept state": ((check.Check, "require_kept_state", _nothing),),
+    "kept state": ((state.CandidateState, "require_kept", _nothing),),
     "moved inputs": ((check.Check, "accept", _accept_any_input),),
-    "sparse redraws": ((check, "spread_of", _whole),),
+    "sparse redraws": ((state, "spread_of", _whole),),
     "aliasing": ((check.Check, "accept", _accept_any("aliases_input", -1)),),
     "shared outputs": ((check.Check, "accept", _accept_any("aliases_output", -1)),),
     "strides": ((check.Check, "accept", _accept_any("overlaps", False)),),
@@ -193,18 +193,18 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "exact dtype": ((check.Check, "accept", _accept_any_dtype),),
     "exact shape": ((check.Check, "accept", _accept_any_shape), (Room, "result_refs", _refs_as_returned)),
     "exact structure": ((check.Check, "accept", _accept_any_structure),),
-    "held results": ((check.Check, "_unchanged", _nothing),),
+    "held results": ((trials, "_unchanged", _nothing),),
     "walks": ((Evictor, "require_walked", _nothing),),
-    "new contents": ((measure, "check_fresh", _nothing),),
+    "new contents": ((time_case, "check_fresh", _nothing),),
     "judge's clock": ((measure, "check_clock", _nothing), (time_case, "check_slope", _nothing)),
-    "late contents": ((Table, "_ask_showing", _shows_early),),
+    "late contents": ((Caller, "_ask_showing", _shows_early),),
     "whole turns": ((time_case, "check_turns", _no_bytes),),
     "floor": ((measure, "check_floor", _nothing),),
     "distribution": ((draws, "_compare", _nothing),),
     "echoes": ((draws, "_listen", _none),),
-    "hidden cases": ((Judge, "_check_hidden", _nothing),),
-    "joined streams": ((evaluate, "require_joined", _nothing),),
-    "memory kept": ((evaluate, "hoarded_bytes", _no_bytes),),
+    "hidden cases": ((Judging, "_check_hidden", _nothing),),
+    "joined streams": ((judgement, "require_joined", _nothing),),
+    "memory kept": ((judgement, "hoarded_bytes", _no_bytes),),
     "walls": ((Cells, "_start", _start_open),),
 }  # fmt: skip
 

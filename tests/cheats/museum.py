@@ -44,7 +44,7 @@ from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.problem import Target
 from tilewright.judge.build import load_candidate
 from tilewright.judge.client import Limits
-from tilewright.judge.evaluate import Judge
+from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.timing.measure import Effort
 
 HERE = Path(__file__).resolve().parent
@@ -175,7 +175,8 @@ def open_judge(name: str, target: Target, workdir: Path, *, call_s: float = 0.0)
     path = HERE / "problems" / f"{name}.py"
     judge = Judge(
         read_problem(path, target=target), machine=machine(path, target), seed=1, workdir=workdir,
-        say=lambda text: None, effort=EFFORT[target], limits=limits, compile_baseline=False, trace=False,
+        say=lambda text: None,
+        options=JudgeOptions(effort=EFFORT[target], limits=limits, compile_baseline=False, trace=False),
     )  # fmt: skip
     try:
         judge.open()

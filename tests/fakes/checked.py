@@ -10,6 +10,7 @@ from fakes.cell import InProcessCell
 from tilewright.judge.check import draws
 from tilewright.judge.check.check import Check, Findings, Refused
 from tilewright.judge.check.plan import Trial, trials_for
+from tilewright.judge.check.trials import run
 from tilewright.judge.client import Limits
 from tilewright.judge.memory.places import RoomSizes
 from tilewright.judge.memory.room import Room
@@ -40,12 +41,12 @@ class Problem:
             room.admit(cell)
             self.findings = Findings()
             check = Check(room, cell, case=0, precision="reference", findings=self.findings)
-            check.construct(1)
+            check.state.construct(1)
             try:
                 if self.described.random:
                     draws.run(check, trials or self.trials(), rng=random.Random(1))
                 else:
-                    check.run(trials or self.trials())
+                    run(check, trials or self.trials())
             except Refused as refused:
                 return refused.failure.summary
         return ""

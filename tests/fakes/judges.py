@@ -12,7 +12,7 @@ from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.pattern import Choice, Pattern, without_idle
 from tilewright.facts.problem import Problem
 from tilewright.judge.client import Limits
-from tilewright.judge.evaluate import Judge
+from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.timing.measure import Effort
 from tilewright.realise.compose import compose
 from tilewright.run.workbench import found_patterns
@@ -27,9 +27,12 @@ def brief_judge(problem: Problem | str, folder: Path, *, limits: Limits | None =
         cache_bytes=4096, copy_bytes_per_s=1e13, matmul_flops_per_s=(("f32", 1e16),),
     )  # fmt: skip
     return Judge(
-        problem, machine=machine, seed=1, workdir=folder, say=print, compile_baseline=False, trace=trace,
-        effort=Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1, most_calls=10),
-        limits=limits or Limits(build_s=300.0, call_s=120.0, memory_bytes=3 << 30),
+        problem, machine=machine, seed=1, workdir=folder, say=print,
+        options=JudgeOptions(
+            compile_baseline=False, trace=trace,
+            effort=Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1, most_calls=10),
+            limits=limits or Limits(build_s=300.0, call_s=120.0, memory_bytes=3 << 30),
+        ),
     )  # fmt: skip
 
 
@@ -39,8 +42,10 @@ def judge_on_gpu(source: str, folder: Path) -> Judge:
     (folder / "problem.py").write_text(source)
     return Judge(
         read_problem(folder / "problem.py", target="cuda"), machine=machine("cuda", cache_dir=folder), seed=1,
-        workdir=folder, say=print, compile_baseline=False,
-        effort=Effort(tight=0.2, budget_s=0.5, min_rounds=3, max_rounds=6, verified=2),
+        workdir=folder, say=print,
+        options=JudgeOptions(
+            compile_baseline=False, effort=Effort(tight=0.2, budget_s=0.5, min_rounds=3, max_rounds=6, verified=2),
+        ),
     )  # fmt: skip
 
 

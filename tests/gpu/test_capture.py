@@ -11,7 +11,7 @@ from tilewright.edges.gpu.machine import machine as measured_machine
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.outcome import Captured, Failure
 from tilewright.facts.problem import Problem
-from tilewright.judge.evaluate import Judge
+from tilewright.judge.evaluate import Judge, JudgeOptions
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -44,7 +44,14 @@ def judge(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Judge]:
     source = PROBLEM.replace("BODY", request.param)
     problem = Problem(name="small", path="/nowhere/small.py", source=source, target="cuda")
     machine = measured_machine("cuda", cache_dir=tmp_path / "cache")
-    with Judge(problem, machine=machine, seed=1, workdir=tmp_path / "work", say=print, compile_baseline=False) as judge:
+    with Judge(
+        problem,
+        machine=machine,
+        seed=1,
+        workdir=tmp_path / "work",
+        say=print,
+        options=JudgeOptions(compile_baseline=False),
+    ) as judge:
         judge.open()
         yield judge
 

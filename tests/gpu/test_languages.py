@@ -12,7 +12,7 @@ from tilewright.edges.problems import read_problem
 from tilewright.edges.toolchain import languages
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.outcome import Timed
-from tilewright.judge.evaluate import Judge
+from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.timing.measure import Effort
 
 ROOM = Path(__file__).parent / "sanitizer"
@@ -79,8 +79,8 @@ def test_the_judge_takes_a_kernel_in_each(language: str, tmp_path: Path) -> None
     effort = Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=2)
     candidate = Candidate(files=(SourceFile(path="model.py", text=SOURCES[language]),))
     with Judge(
-        problem, machine=machine("cuda", cache_dir=tmp_path), seed=1, workdir=tmp_path, say=print, effort=effort,
-        compile_baseline=False,
+        problem, machine=machine("cuda", cache_dir=tmp_path), seed=1, workdir=tmp_path, say=print,
+        options=JudgeOptions(effort=effort, compile_baseline=False),
     ) as judge:  # fmt: skip
         judge.open()
         timed = judge.evaluate(candidate)

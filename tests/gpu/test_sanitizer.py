@@ -12,7 +12,7 @@ from tilewright.edges.problems import read_problem
 from tilewright.edges.toolchain.installed import cuda_tool
 from tilewright.facts.outcome import Failure, Sanitized, Timed
 from tilewright.judge.build import load_candidate
-from tilewright.judge.evaluate import Judge
+from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.timing.measure import Effort
 
 ROOM = Path(__file__).parent / "sanitizer"
@@ -30,8 +30,8 @@ def test_what_the_judge_accepts_is_looked_through(path: Path, tmp_path: Path) ->
     problem = read_problem(ROOM / "problem.py", target="cuda")
     effort = Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=2)
     with Judge(
-        problem, machine=machine("cuda", cache_dir=tmp_path), seed=1, workdir=tmp_path, say=print, effort=effort,
-        compile_baseline=False,
+        problem, machine=machine("cuda", cache_dir=tmp_path), seed=1, workdir=tmp_path, say=print,
+        options=JudgeOptions(effort=effort, compile_baseline=False),
     ) as judge:  # fmt: skip
         judge.open()
         candidate = load_candidate(path)

@@ -6,25 +6,23 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from ..edges.sandbox.processes import started
 from ..facts.errors import HarnessError, UserError
 from ..facts.problem import Problem, Target
 from .client import Cell, CellFault, CellPlan, Limits
-from .memory.room import try_arena
+from .compiled import CompiledBaseline
 from .memory.sizes import cell_memory_bytes
+from .spares import Spares
 from .wire import messages as wire
 
 CANDIDATE = "candidate"
 _FOLDERS = "cells-"  # and the process whose cells lie there, and when it started: numbers are given anew
 LOAD_LIMIT_S = 120.0
-_COMPILE_LIMIT_S = 240.0
-_MEMORY_PAUSE_S = 1.0
-_MEMORY_LIMIT_S = 60.0  # for a candidate of another judge that holds all of a GPU's memory to be found out
 _PLENTY = 8  # processors: a compiler in the background disturbs little
 _MATMUL = {"tf32": "high", "fp16": "high", "bf16": "medium"}  # what the user's looser class gives the baselines
 
@@ -41,14 +39,14 @@ class Cells:
         self._threads = threads
         self._limits = limits
         self._say = say
-        self._namespaces: bool = True
-        self._arenas_work = problem.target == "cpu"  # on a GPU that is tried first
         self._reference: Cell | None = None
-        self._spare: Cell | None = None
-        self._baseline: Cell | None = None
-        self._baseline_requests: tuple[object, ...] = ()  # still to be posted to it
-        self._baseline_pending = 0
-        self.baseline_in_turn = False  # whether it is to be warmed up under the lease
+        self.spares = Spares(
+            problem.target, lambda namespaces: self._start(CANDIDATE, namespaces=namespaces), self._note
+        )
+        self.baseline = CompiledBaseline(
+            partial(self._start, "compile", isolate=False), self.load_problem, on_gpu=problem.target == "cuda",
+            plenty=threads >= _PLENTY, note=self._note,
+        )  # fmt: skip
         self.notes: list[str] = []
 
     def open(self) -> Cell:
@@ -62,10 +60,11 @@ class Cells:
 
     def close(self) -> None:
         """End all cells and remove their folders. Safe to call twice."""
-        for cell in (self._reference, self._spare, self._baseline):
-            if cell is not None:
-                cell.close()
-        self._reference = self._spare = self._baseline = None
+        if self._reference is not None:
+            self._reference.close()
+        self._reference = None
+        self.spares.close()
+        self.baseline.close()
         if self._workdir.is_dir() and not any(self._workdir.iterdir()):
             self._workdir.rmdir()
 
@@ -87,18 +86,13 @@ class Cells:
         if self._reference is None or not self._reference.alive:
             self.renew_reference()
 
-    @property
-    def environment(self) -> tuple[tuple[str, str], ...]:
-        """Variables that the problem reads, name and value of each: every process with its code has them."""
-        return self._problem.environment
-
-    def _start(self, name: str, *, isolate: bool = True) -> Cell:
+    def _start(self, name: str, *, isolate: bool = True, namespaces: bool = True) -> Cell:
         plan = CellPlan(
             name=name, device=self._problem.target, folder=self._workdir / f"{next(self._numbers)}-{name}",
             memory_bytes=self._limits.memory_bytes or cell_memory_bytes(), threads=self._threads, isolate=isolate,
-            namespaces=self._namespaces, matmul="" if isolate else _MATMUL.get(self._problem.precision, ""),
+            namespaces=namespaces, matmul="" if isolate else _MATMUL.get(self._problem.precision, ""),
             hidden=(Path.home(), Path(self._problem.path).absolute(), self._workdir.parent),
-            variables=self.environment,
+            variables=self._problem.environment,
         )  # fmt: skip
         return Cell(plan)
 
@@ -118,131 +112,17 @@ class Cells:
         return wire.LoadProblem(path=problem.path, source=problem.source, cases=problem.cases, compiled=compiled,
                                 starts=starts)  # fmt: skip
 
-    # ---- candidates
-
-    def start_spare(self) -> None:
-        self._spare = self._start(CANDIDATE)
-
-    def settle_spare(self) -> None:
-        """Wait until the spare has started, so that its start does not disturb a clock; there is none afterwards where
-        a GPU has no memory left for it."""
-        if self._spare is not None and not _comes_up(self._spare):
-            self._spare = None
-
-    def take_spare(self) -> Cell:
-        """A fresh cell, the caller's to close; the next one starts at once."""
-        spare, self._spare = self._spare, None
-        deadline = time.monotonic() + _MEMORY_LIMIT_S
-        if spare is None or not spare.alive:
-            spare = self._start(CANDIDATE)
-        while not _comes_up(spare, last=time.monotonic() > deadline):
-            time.sleep(_MEMORY_PAUSE_S)
-            spare = self._start(CANDIDATE)
-        spare = self._with_arenas(spare)
-        self.start_spare()
-        return spare
-
-    def _with_arenas(self, cell: Cell) -> Cell:
-        """The cell, or a less isolated one where device memory can't be shared with namespaces between; tried once a
-        run, so that a kernel's lack is not booked on a candidate."""
-        if self._arenas_work:
-            return cell
-        why = try_arena(cell, self._problem.target)
-        if why:
-            cell.close()
-            self._namespaces = False
-            self._note(f"candidates run without namespaces: device memory can't be shared across them here ({why})")
-            cell = self._start(CANDIDATE)
-            why = try_arena(cell, self._problem.target)
-        if why:
-            cell.close()
-            raise HarnessError(f"device memory can't be shared between processes here: {why}")
-        self._arenas_work = True
-        return cell
-
-    # ---- the compiled baseline
-
-    def warm_baseline(
-        self, *, construct_seed: int, inputs_seed: int, gradients: wire.Gradients, large: bool = False
-    ) -> None:
-        """Let torch.compile work in the background, or, where it would take the processors from what is checked
-        meanwhile, once it is waited for. One of a `large` case takes memory of a GPU that whoever has the lease counts
-        on: in the background it only loads, and torch.compile starts."""
-        self.baseline_in_turn = large and self._problem.target == "cuda"
-        self._baseline_requests = (
-            self.load_problem(compiled=True, starts="compiler" if self.baseline_in_turn else ""),
-            wire.ConstructCase(case=0, seed=construct_seed, gradients=gradients),
-            wire.Warm(seed=inputs_seed),
-        )
-        if self.baseline_in_turn:
-            self._post_to_baseline(1)
-        elif self._problem.target == "cuda" or self._threads >= _PLENTY:
-            self._post_to_baseline()
-
-    def _post_to_baseline(self, count: int = 3) -> None:
-        """The next of its requests; it is started with the first."""
-        posted, self._baseline_requests = self._baseline_requests[:count], self._baseline_requests[count:]
-        if posted and self._baseline is None:
-            self._baseline = self._start("compile", isolate=False)
-        for request in posted:
-            assert self._baseline is not None
-            self._baseline.post(request)
-        self._baseline_pending += len(posted)
-
-    def settle_baseline(self) -> None:
-        """Wait until a baseline that works in the background is warm, so that its compiler does not disturb a clock."""
-        if self._baseline is not None and not self._baseline_requests:
-            self.compiled()
-
-    def compiled(self) -> Cell | None:
-        """The torch.compile baseline once it is warm; None where none is wanted, and, with a note, when it can't be
-        had."""
-        self._post_to_baseline()
-        cell = self._baseline
-        if cell is None:
-            return None
-        deadline = time.monotonic() + _COMPILE_LIMIT_S
-        try:
-            while self._baseline_pending:
-                kind = wire.Constructed if self._baseline_pending == 2 else wire.Done
-                cell.collect(kind, limit_s=max(1.0, deadline - time.monotonic()))
-                self._baseline_pending -= 1
-        except (CellFault, HarnessError) as fault:
-            self._note(f"torch.compile could not be timed: {str(fault).splitlines()[0][:300]}")
-            cell.close()
-            self._baseline = None
-        return self._baseline
-
-    def spare_baseline_memory(self) -> None:
-        """Have a baseline that is warm give its cached memory back."""
-        if self._baseline is not None and not self._baseline_pending and not self._baseline_requests:
-            self._baseline.do(wire.Drop())
-
     def spare_memory(self, guests: Iterable[Cell] = ()) -> None:
         """Have all, and these, give a GPU's cached memory back: the next to lease it counts on what it finds free."""
         if self._problem.target == "cuda" and self.reference.alive:
-            self.reference.do(wire.Drop())
-            self.spare_baseline_memory()
-            for cell in guests:
-                if cell.alive and cell is not self.reference and cell is not self._baseline:
+            self.baseline.spare_memory()
+            for cell in dict.fromkeys((self.reference, *guests)):
+                if cell.alive:
                     cell.do(wire.Drop())
 
     def _note(self, text: str) -> None:
         self.notes.append(text)
         self._say(text)
-
-
-def _comes_up(cell: Cell, *, last: bool = False) -> bool:
-    """Wait until the cell is ready. Where a GPU had no memory left for it, it is closed, and the answer False; unless
-    this is the `last` attempt. Raises HarnessError."""
-    try:
-        cell.wait_ready()
-    except HarnessError as error:
-        cell.close()
-        if last or "out of memory" not in str(error):
-            raise
-        return False
-    return True
 
 
 def require_device(target: Target) -> None:
@@ -266,11 +146,3 @@ def users_fault(problem: Problem) -> Iterator[None]:
         if not fault.by_code or fault.reason in ("crashed", "broke_the_protocol"):
             raise HarnessError(f"the reference's cell failed: {fault.summary}\n{fault.excerpt}".strip()) from fault
         raise UserError(f"{problem.path}: {fault.summary}") from fault
-
-
-class PointFault(Exception):
-    """A candidate's cell failed while it was tuned or profiled."""
-
-    def __init__(self, cause: CellFault) -> None:
-        super().__init__(str(cause))
-        self.cause = cause

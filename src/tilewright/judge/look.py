@@ -11,7 +11,7 @@ from ..facts.machine import Machine
 from ..facts.outcome import Failure, Inspected
 from ..facts.problem import Problem
 from ..facts.profile import Question
-from .evaluate import Judge
+from .evaluate import Judge, JudgeOptions
 
 
 def profile(
@@ -22,7 +22,8 @@ def profile(
     with (
         tempfile.TemporaryDirectory(prefix="tilewright-profile-") as folder,
         Judge(
-            problem, machine=machine, seed=seed, workdir=Path(folder), say=say, compile_baseline=False, trace=False
+            problem, machine=machine, seed=seed, workdir=Path(folder), say=say,
+            options=JudgeOptions(compile_baseline=False, trace=False),
         ) as judge,
     ):  # fmt: skip
         judge.open()

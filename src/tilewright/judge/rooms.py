@@ -97,11 +97,11 @@ class Rooms:
         size is chosen."""
         construct = wire.ConstructCase(case=case.number, seed=case.seed, gradients=case.described.gradients)
         self._cells.reference.ask(construct, wire.Constructed, limit_s=self._limits.call_s)
-        self._cells.spare_baseline_memory()
+        self._cells.baseline.spare_memory()
         chosen = sizes(case.described, self._problem.target)
         if chosen.results == 1:  # no room to spare: what is compiling beside us must not take more of it
-            self._cells.settle_baseline()
-            self._cells.spare_baseline_memory()
+            self._cells.baseline.settle()
+            self._cells.baseline.spare_memory()
             chosen = sizes(case.described, self._problem.target)
         try:
             room = Room(

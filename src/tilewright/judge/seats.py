@@ -11,9 +11,9 @@ from .wire import messages as wire
 def seat(check: Check, *, construct_seed: int, seed: int) -> None:
     """Construct the candidate with the reference's state, and put a set of inputs in slot 0."""
     check.room.admit(check.cell)
-    check.construct(construct_seed)
+    check.state.construct(construct_seed)
     check.room.state.take()
-    check.load_state()
+    check.state.load()
     fill(check.room, seed)
 
 

@@ -47,7 +47,9 @@ class Shirker:
         yield Way(kind="previous", name="", fill=lambda: self._call(self._room.inputs_at(1)))
         yield from self._inputs()
         yield from self._operations()
-        yield from self._state()
+        described = self._room.described
+        for name in (s.name for s in described.state if s.name not in described.mutated_state):
+            yield Way(kind="state", name=name, fill=partial(self._perturbed, name))
 
     # ---- without the module
 
@@ -56,34 +58,26 @@ class Shirker:
         for output in (-1, *range(len(self._room.truths.own()))) if several else (-1,):
             name = f"output {output}" if output >= 0 else ""
             for kind, make in _MAKERS.items():
-                yield Way(kind=kind, name=name, fill=self._filler(make, output), output=output)
+                yield Way(kind=kind, name=name, fill=partial(self._fill, make, output), output=output)
         for output in range(len(self._room.truths.own())):
             for number in range(len(self._room.inputs(0))):
                 name = f"input {number}" + (f" for output {output}" if several else "")
-                yield Way(kind="copy", name=name, fill=self._copier(number, output), output=output if several else -1)
+                fill = partial(self._copy, number, output)
+                yield Way(kind="copy", name=name, fill=fill, output=output if several else -1)
 
-    def _filler(self, make: Callable[[Tensor], Tensor | None], output: int) -> Callable[[], bool]:
-        def fill() -> bool:
-            for i, (place, own) in enumerate(zip(self._room.results(PLACE), self._room.truths.own(), strict=True)):
-                made = make(own) if output in (-1, i) else own
-                if made is None:
-                    return False
-                place.copy_(made)
-            return True
-
-        return fill
-
-    def _copier(self, number: int, output: int) -> Callable[[], bool]:
-        def fill() -> bool:
-            source = self._room.inputs(0)[number]
-            own = self._room.truths.own()[output]
-            if source.dtype != own.dtype or source.numel() < 2 or not _stretches(source, own):
+    def _fill(self, make: Callable[[Tensor], Tensor | None], output: int) -> bool:
+        for i, (place, own) in enumerate(zip(self._room.results(PLACE), self._room.truths.own(), strict=True)):
+            made = make(own) if output in (-1, i) else own
+            if made is None:
                 return False
-            for i, (place, mine) in enumerate(zip(self._room.results(PLACE), self._room.truths.own(), strict=True)):
-                place.copy_(source if i == output else mine)
-            return True
+            place.copy_(made)
+        return True
 
-        return fill
+    def _copy(self, number: int, output: int) -> bool:
+        source, own = self._room.inputs(0)[number], self._room.truths.own()[output]
+        if source.dtype != own.dtype or source.numel() < 2 or not _stretches(source, own):
+            return False
+        return self._fill(lambda _: source, output)
 
     # ---- with the module
 
@@ -125,11 +119,6 @@ class Shirker:
             if not same_bits(a, b):
                 mixed = (*mine[:i], others[i], *mine[i + 1 :])
                 yield Way(kind="input", name=f"input {i}", fill=partial(self._call, mixed))
-
-    def _state(self) -> Iterator[Way]:
-        described = self._room.described
-        for name in (s.name for s in described.state if s.name not in described.mutated_state):
-            yield Way(kind="state", name=name, fill=partial(self._perturbed, name))
 
     def _perturbed(self, name: str) -> bool:
         moved = self._reference.ask(wire.Perturb(name=name, seed=self._seed), wire.Perturbed, limit_s=60.0).moved

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -11,26 +10,26 @@ from functools import partial
 from ..edges.gpu.state import device_state, sickness
 from ..edges.sandbox.strain import Gauge, Strain
 from ..facts.errors import SickDevice, TooBusy
-from ..facts.machine import Machine
 from ..facts.outcome import Checked, Launches, Phase, Timed
-from ..facts.problem import Target
-from .check import draws
 from .check.check import Check, concluded
-from .check.plan import Trial, secret
-from .client import Cell, CellFault, Limits
+from .client import Cell, CellFault
 from .memory.evictor import Evictor
 from .memory.peak import peak_bytes
 from .memory.room import Room
 from .memory.sizes import evicts_all, flush_bytes
 from .memory.stirring import Stirring
+from .opened import OpenProblem
 from .patience import needed
 from .profile.origins import shares
 from .stations import Stations
 from .timing import measure as timing
-from .timing.interleave import Look, Player, Redraw, Table
+from .timing.calls import Caller
+from .timing.fresh import Fresh, check_fresh
+from .timing.interleave import Player, Redraw, Table
 from .timing.phases import measure_phases
 from .timing.slope import check_slope
 from .timing.turns import check_turns
+from .verified_calls import VerifiedCalls
 from .wire import messages as wire
 
 EAGER = "eager"
@@ -51,22 +50,17 @@ _FEWEST_CALLS = 3  # in a burst, though there be fewer sets of inputs
 class CaseTiming:
     """One candidate in one room, beside its baselines. `check` has the candidate in hand."""
 
+    opened: OpenProblem
     room: Room
     check: Check
-    reference: Cell
     compiled: Cell | None
-    machine: Machine
-    effort: timing.Effort
-    limits: Limits
-    rng: random.Random
     stations: Stations
-    target: Target
-    seeds: dict[int, int] = field(default_factory=dict)  # of what was drawn last for a slot
-    drawn: draws.Timed | None = None
+    verified: VerifiedCalls = field(init=False)
     gauge: Gauge = field(init=False)
 
     def __post_init__(self) -> None:
-        self.gauge = Gauge(needed(self.machine))
+        self.verified = VerifiedCalls(self.check, self.opened.rng)
+        self.gauge = Gauge(needed(self.opened.machine))
 
     def run(self, checked: Checked, notes: Sequence[str]) -> Timed:
         """Raises Refused, Implausible, SickDevice, CellFault, and TooBusy where others' load may have made the verdict,
@@ -79,7 +73,7 @@ class CaseTiming:
             reason = accused.failure.reason
             if reason in _BY_CLOCKS and self._starved:
                 raise TooBusy(self.gauge.worst.told) from accused
-            if reason == "implausible" and self.machine.under_load:
+            if reason == "implausible" and self.opened.machine.under_load:
                 raise TooBusy(_FLOOR_UNDER_LOAD, lasts=True) from accused
             told = _of_others(self.gauge.worst) if reason in _BY_CLOCKS else ""
             accused.failure = replace(accused.failure, excerpt=told)
@@ -106,38 +100,39 @@ class CaseTiming:
 
     def _run(self, checked: Checked, notes: Sequence[str]) -> Timed:
         cell, work = self.check.cell, self.room.described.work
+        machine, effort, target = self.opened.machine, self.opened.options.effort, self.opened.problem.target
         table = self.table()
+        look = self.verified.look(table)
         with self._station("until processes rest"):
-            timing.rest(dict.fromkeys(p.cell for p in table.players), longest_s=self.effort.rest_s)
+            timing.rest(dict.fromkeys(p.cell for p in table.players), longest_s=effort.rest_s)
         self.gauge.begin()
         cell.usage.watch_members()
-        if self.machine.under_load:
+        if machine.under_load:
             self.check.findings.note("the machine's peaks were measured under load: the floor may be too high")
-        before = device_state(self.target)
+        before = device_state(target)
         with self._station("timing"):
-            timing.measure(table, table.players[0], effort=self.effort, look=self.look(table))
-        after = device_state(self.target)  # at once: clocks and heat of the load, not of what follows
+            timing.measure(table, table.players[0], effort=effort, look=look)
+        after = device_state(target)  # at once: clocks and heat of the load, not of what follows
         if why := sickness(before, after):
-            raise SickDevice(f"{self.machine.device}: {why}")
+            raise SickDevice(f"{machine.device}: {why}")
         with self._station("warm caches, clock check"):
-            timing.measure_warm(table, table.players[0], effort=self.effort, look=self.look(table))
+            timing.measure_warm(table, table.players[0], effort=effort, look=look)
             timing.check_quiet(table)
             beside_ns = self._beside_ns(table)
             unseen = timing.check_clock(table, table.players[0], table.players[1])
         with self._station("calls in a row"):
-            verify = partial(self._verify_row, table)
+            verify = partial(self.verified.verify_row, table)
             row_excess = check_slope(table, table.players[0], table.players[1], look=verify)
-        fresh: timing.Fresh | None = None
+        fresh: Fresh | None = None
         if self.room.described.inputs:
             with self._station("new contents"):
-                look = self.look(table)
-                fresh = timing.check_fresh(
-                    table, table.players[0], table.players[1], renew=self._renew, look=look, quick=look
+                fresh = check_fresh(
+                    table, table.players[0], table.players[1], renew=self.verified.renew, look=look, quick=look
                 )  # fmt: skip
         phases: tuple[Phase, ...] = ()
         if self.room.described.gradients.outputs:
             with self._station("forward and backward apart"):
-                phases = measure_phases(table, ours=OURS, names=(OURS, EAGER, COMPILE), rounds=self.effort.min_rounds)
+                phases = measure_phases(table, ours=OURS, names=(OURS, EAGER, COMPILE), rounds=effort.min_rounds)
         counted = cell.ask(wire.CountFallbacks(), wire.Fallbacks, limit_s=30.0)
         for note in notes:
             self.check.findings.note(note)
@@ -145,13 +140,14 @@ class CaseTiming:
             seen = self._profile()
             peaks = self._peaks(table.players)
         checked = replace(
-            concluded(checked.built, self.check.findings, counted.counts), time_shares=shares(seen.spent, self.target)
+            concluded(checked.built, self.check.findings, counted.counts),
+            time_shares=shares(seen.spent, target),
         )
         table.bursts[OURS] = [tuple(ns + beside_ns for ns in burst) for burst in table.bursts[OURS]]
-        timed = timing.summarise(checked, table, ours=OURS, machine=self.machine, work=work)
+        timed = timing.summarise(checked, table, ours=OURS, machine=machine, work=work)
         mine = timed.time(OURS)
         assert mine is not None
-        timing.check_floor(self.machine, work, mine)
+        timing.check_floor(machine, work, mine)
         return replace(
             timed, stations=self.stations.found, unseen_ns=unseen, row_excess_ns=row_excess,
             new_excess_ns=fresh.extra_ns if fresh else None, undecided=not (fresh is None or fresh.decided),
@@ -171,53 +167,41 @@ class CaseTiming:
 
     @contextmanager
     def _station(self, name: str) -> Iterator[None]:
-        baselines = (self.reference,) if self.compiled is None else (self.reference, self.compiled)
+        baselines = (self.opened.reference,) if self.compiled is None else (self.opened.reference, self.compiled)
         with self.stations.station(name, *baselines, candidate=self.check.cell):
             yield
         self.gauge.look()
 
     def table(self) -> Table:
         """All players before slots that are filled: ours, eager, eager again, torch.compile where there is one."""
-        self._fill()
-        ours = Player(OURS, self.check.cell, moved=self.check.moved, attributes=self.check.attributes)
-        players = [ours, *(player_of(self.room, name, self.reference) for name in (EAGER, timing.AA))]
+        self.verified.fill()
+        ours = Player(OURS, self.check.cell, moved=self.check.state.moved, attributes=self.check.state.attributes)
+        players = [ours, *(player_of(self.room, name, self.opened.reference) for name in (EAGER, timing.AA))]
         players += [player_of(self.room, COMPILE, self.compiled)] if self.compiled is not None else []
         inputs = self.room.inputs(0)
-        stirring = Stirring(inputs, slots=self.room.pool, rng=self.rng)
+        stirring = Stirring(inputs, slots=self.room.pool, rng=self.opened.rng)
         if not stirring.changes_rows:
             self.check.findings.note("inputs of this structure can't be stirred: timed calls saw few sets of contents")
-        evictor = Evictor(flush_bytes(self.machine), self.room.device)
-        if not evicts_all(evictor.flush_bytes, self.machine):
+        evictor = Evictor(flush_bytes(self.opened.machine), self.room.device)
+        if not evicts_all(evictor.flush_bytes, self.opened.machine):
             self.check.findings.note(
                 "memory is too short to evict all of the caches: some timed calls may find them warm"
             )
-        return Table(
-            room=self.room, players=players, rng=self.rng, evictor=evictor, stirring=stirring,
-            row_stirring=Stirring(inputs, slots=self.room.slots, rng=self.rng), fresh=self._draw_anew,
-            redraw=Redraw(renew=self._redraw, calm=self.check.put_back), watched=self.check.cell,
-            most_calls=min(self.effort.most_calls, max(self.room.pool, _FEWEST_CALLS)),
+        calls = Caller(
+            self.room, self.opened.rng, evictor=evictor, stirring=stirring,
+            row_stirring=Stirring(inputs, slots=self.room.slots, rng=self.opened.rng),
         )  # fmt: skip
-
-    def _fill(self) -> None:
-        """Inputs in every pool set, and the state."""
-        self._draw_anew(self.room.pool)
-        self.room.state.take()
-        self.check.load_state()
-
-    def _draw_anew(self, sets: int) -> None:
-        for k in range(sets):
-            self._renew(k)
-
-    def _renew(self, k: int, again: bool = False) -> None:
-        """Contents that were never there, in a pool set; or those of the last time."""
-        self.seeds[k] = self.seeds[k] if again else secret(self.rng)
-        self.room.draw(k, family="own", seed=self.seeds[k])
+        return Table(
+            calls, players=players, fresh=self.verified.draw_anew,
+            redraw=Redraw(change=self.verified.redraw, calm=self.check.state.put_back), watched=self.check.cell,
+            most_calls=min(self.opened.options.effort.most_calls, max(self.room.pool, _FEWEST_CALLS)),
+        )  # fmt: skip
 
     def _peaks(self, players: Sequence[Player]) -> tuple[tuple[str, int], ...]:
         """Memory at the peak of one call, by implementation, where it can be had."""
         request = wire.Peak(args=self.room.described.args, inputs=self.room.slot(0))
         others = [p for p in players if p.name != timing.AA]
-        found = ((p.name, peak_bytes(p.cell, request, limit_s=self.limits.call_s)) for p in others)
+        found = ((p.name, peak_bytes(p.cell, request, limit_s=self.room.limits.call_s)) for p in others)
         return tuple((name, size) for name, size in found if size >= 0)
 
     def _profile(self) -> wire.Profiled:
@@ -225,62 +209,10 @@ class CaseTiming:
         says nothing of the candidate."""
         request = wire.Profile(args=self.room.described.args, inputs=self.room.slot(0))
         try:
-            return self.check.cell.ask(request, wire.Profiled, limit_s=self.limits.call_s)
+            return self.check.cell.ask(request, wire.Profiled, limit_s=self.room.limits.call_s)
         except CellFault as fault:
             self.check.findings.note(f"whose kernels the time is spent in was not seen: {fault.summary}")
             return wire.Profiled(spent=())
-
-    # ---- verified calls
-
-    def look(self, table: Table) -> Look:
-        """How timed calls are verified."""
-        return Look(after=lambda number: self._verify_timed(table, number))
-
-    def _redraw(self) -> None:
-        """Re-draw parameters and buffers where they are: what was remembered of them is wrong now."""
-        room = self.room
-        if room.state.names or room.state.attributes:
-            self.check.redraw(secret(self.rng))
-            room.state.take()
-            self.check.load_state()
-
-    def _verify_timed(self, table: Table, number: int) -> None:
-        """Hold what the timed call just made returned against the truth on the pool set that it was given."""
-        left = self._take(wire.HoldTimed())
-        timing.check_contents(table)
-        self.check.require_kept_state()
-        self._hold_to_truth(table, number, left)
-        if not self.room.tight:
-            for player in table.players:
-                table.call(player)  # their memory is their own again when the next sample is taken
-
-    def _verify_row(self, table: Table, slot: int, number: int) -> None:
-        """The same of a call in a row, when the judge's sets have caught up with the slots."""
-        self._hold_to_truth(table, slot, self._take(wire.HoldTimed(number=number)))
-
-    def _take(self, request: wire.HoldTimed) -> tuple[wire.Attribute, ...]:
-        """Have what a timed call returned, and what it left of the state, in their places; and the plain values that it
-        left."""
-        check = self.check
-        called = check.cell.ask(request, wire.Called, limit_s=self.limits.call_s)
-        check.accept(called)
-        check.fetch(tag=0, place=0)
-        if check.moved:
-            check.cell.do(wire.Store(tag=wire.LEFT, refs=self.room.state.after(check.moved)))
-        return called.attributes
-
-    def _hold_to_truth(self, table: Table, number: int, left: tuple[wire.Attribute, ...]) -> None:
-        check, room = self.check, self.room
-        for player in table.players:
-            player.cell.do(wire.Drop())
-        room.state.give()  # from which the call started
-        trial = Trial(case=check.case, family="own", seed=secret(self.rng), redraw=0, draws=secret(self.rng))
-        if room.described.random:
-            self.drawn = self.drawn or draws.Timed(check, self.rng)
-            self.drawn.hold(trial, k=number, left=left)
-        elif check.usable(trial, room.truths.run(number, seed=trial.draws).exact):
-            check.compare(trial, 0, " of a timed call", k=number)
-            check.hold_state(trial, left, "a timed call")
 
 
 def player_of(room: Room, name: str, cell: Cell) -> Player:

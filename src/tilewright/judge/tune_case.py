@@ -1,89 +1,111 @@
-"""The tuning of a candidate on one case: each point of a pattern is set, verified by one call, and timed."""
+"""The tuning of a candidate on the first case: each point of a pattern is set, verified by one call, and timed."""
 
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
-from ..facts.machine import Machine
-from ..facts.outcome import PointTime
+from ..facts.candidate import Candidate
+from ..facts.outcome import Failure, PointTime, Tuned
 from ..facts.space import Point
-from .cells import PointFault
+from .build.build import build, failure
 from .check.check import Check, Refused
 from .check.plan import Trial, secret
-from .client import Cell, CellFault, Limits
+from .client import Cell, CellFault
 from .memory.evictor import Evictor
 from .memory.room import Room
-from .memory.sizes import flush_bytes
-from .patience import Patience
-from .rooms import Case
+from .memory.sizes import check_room_sizes, flush_bytes
+from .opened import OpenProblem, is_ours
 from .time_case import EAGER, OURS, player_of
+from .timing.calls import Caller
 from .timing.interleave import Player, Table
-from .timing.sweep import Contender, sweep
+from .timing.sweep import Contender, one_each, sweep
 from .wire import messages as wire
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaseTuning:
-    """One candidate in one room, beside eager. `check` has the candidate in hand; `is_ours`: whether a fault is not the
-    candidate's."""
+def tuned(
+    opened: OpenProblem, candidate: Candidate, pattern: str, points: Sequence[Point], *, compiled: Sequence[Path]
+) -> Tuned | Failure:
+    """Times of all points; one at which the cell dies is recorded, and the others go on in a new cell. Raises TooBusy
+    where others keep the processors."""
+    dead: dict[Point, str] = {}
+    while living := [p for p in points if p not in dead]:
+        trying: list[Point] = []
+        with opened.candidate_cell(compiled) as cell:
+            built = build(candidate, cell, limit_s=opened.options.limits.build_s, compiled=compiled)
+            if isinstance(built, Failure):
+                return built
+            try:
+                with opened.harness_fault(cell):
+                    times = _tuned_in(opened, cell, pattern, living, trying)
+                return Tuned(points=one_each(points, times, dead))
+            except CellFault as fault:
+                if not trying:
+                    return failure("tune", fault)
+                dead[trying[-1]] = str(fault)[:500]
+    return Tuned(points=one_each(points, (), dead))
 
+
+def _tuned_in(
+    opened: OpenProblem, cell: Cell, pattern: str, points: Sequence[Point], trying: list[Point]
+) -> tuple[PointTime, ...]:
+    """Raises CellFault when the cell fails for good; `trying` grows by each point that is set."""
+    if opened.problem.target == "cpu":
+        opened.cells.baseline.settle()  # its compiler would share the processors with what is timed
+    opened.cells.spares.settle()
+    case = opened.cases[0]
+    with opened.turns.turn("tuning"), opened.rooms.room(case, sizes=check_room_sizes) as room:
+        opened.patience.begin()
+        return _Tuning(opened, room, opened.check(room, cell, case), pattern, trying).run(points)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tuning:
+    """One candidate in one room, beside eager. `check` has the candidate in hand."""
+
+    opened: OpenProblem
     room: Room
     check: Check
-    case: Case
-    reference: Cell
-    machine: Machine
-    limits: Limits
-    rng: random.Random
-    patience: Patience
-    is_ours: Callable[[CellFault], bool]
+    pattern: str
+    trying: list[Point]
 
-    def run(self, pattern: str, points: Sequence[Point], trying: list[Point]) -> tuple[PointTime, ...]:
-        """Times of the points; `trying` grows by each that is set. Raises PointFault when the cell fails for good, and
-        TooBusy where others keep the processors."""
-        try:
-            return self._run(pattern, points, trying)
-        except CellFault as fault:
-            if self.is_ours(fault):
-                raise
-            raise PointFault(fault) from fault
-
-    def _run(self, pattern: str, points: Sequence[Point], trying: list[Point]) -> tuple[PointTime, ...]:
-        room, check = self.room, self.check
+    def run(self, points: Sequence[Point]) -> tuple[PointTime, ...]:
+        opened, room, check = self.opened, self.room, self.check
         room.admit(check.cell)
-        check.construct(self.case.seed)
+        check.state.construct(opened.cases[0].seed)
         room.state.take()
-        check.load_state()
-        inputs, draws = secret(self.rng), secret(self.rng)
-        trial = Trial(case=self.case.number, family="own", seed=inputs, redraw=0, draws=draws)
+        check.state.load()
+        inputs, draws = secret(opened.rng), secret(opened.rng)
+        trial = Trial(case=check.case, family="own", seed=inputs, redraw=0, draws=draws)
         room.draw(0, family="own", seed=trial.seed)
         check.usable(trial, room.truths.run(0, seed=trial.draws).exact)
         for slot in range(room.slots):
             room.place(0, slot)
-        table = Table(room=room, players=[], rng=self.rng, evictor=Evictor(flush_bytes(self.machine), room.device))
-        self.patience.require("tuning", comes_and_goes=check.cell.usage.comes_and_goes)
-        ours = Player(OURS, check.cell, moved=check.moved, attributes=check.attributes)
-        set_point = partial(self._set_point, trial, pattern, trying)
-        return sweep(table, Contender(ours, player_of(room, EAGER, self.reference), set_point), points)
+        evictor = Evictor(flush_bytes(opened.machine), room.device)
+        table = Table(Caller(room, opened.rng, evictor=evictor), players=[])
+        opened.patience.require("tuning", comes_and_goes=check.cell.usage.comes_and_goes)
+        ours = Player(OURS, check.cell, moved=check.state.moved, attributes=check.state.attributes)
+        anchor = player_of(room, EAGER, opened.reference)
+        return sweep(table, Contender(ours, anchor, partial(self._set_point, trial)), points)
 
-    def _set_point(self, trial: Trial, pattern: str, trying: list[Point], point: Point) -> str:
+    def _set_point(self, trial: Trial, point: Point) -> str:
         """Configure the candidate and, where the point is set for the first time, verify one call; why the point does
         not work, or ""."""
-        check, known = self.check, point in trying
-        trying.append(point)
+        check, known = self.check, point in self.trying
+        self.trying.append(point)
         try:
-            request = wire.Configure(pattern=pattern, knobs=json.dumps(dict(point)))
-            check.cell.do(request, limit_s=self.limits.call_s)
+            request = wire.Configure(pattern=self.pattern, knobs=json.dumps(dict(point)))
+            check.cell.do(request, limit_s=self.room.limits.call_s)
             if not known:
                 check.call(tag=0, slot=0, place=0, seed=trial.draws)
                 check.compare(trial, 0)
         except Refused as refused:
             return f"{refused.failure.reason}: {refused.failure.summary}"[:500]
         except CellFault as fault:
-            if self.is_ours(fault) or not check.cell.alive:
+            if is_ours(fault, check.cell) or not check.cell.alive:
                 raise
             return str(fault)[:500]
         return ""

@@ -71,7 +71,7 @@ class Remote:
 
     def brief(self, request: Request) -> Brief:
         """As the other machine found it; what the user asked for is not that machine's to say."""
-        order = self._order(0, None)
+        order = self._order(0)
         answer = self._answer(order, "opening the problem")
         found = answer.what
         if not isinstance(found, Brief):
@@ -84,7 +84,7 @@ class Remote:
         known = [event.move for event in self._ahead]
         for index, move in enumerate(moves):
             if type(move) in _ANSWERED_BY and known[: index + 1] != list(moves[: index + 1]):
-                self._bundle.post(self._order(self._made() + index, self._job(brief, move)))
+                self._bundle.post(self._order(self._made() + index, brief, move))
 
     def perform(self, brief: Brief, move: Move) -> Elsewhere:
         if self._ahead and self._ahead[0].move == move and _fits(move, self._ahead[0].outcome):
@@ -97,7 +97,7 @@ class Remote:
         if type(move) not in _ANSWERED_BY:
             raise UserError(f"strategy {brief.strategy!r} made a {type(move).__name__} move, which nobody carries out")
         self._withdraw()
-        order = self._order(self._made(), self._job(brief, move))
+        order = self._order(self._made(), brief, move)
         answer = self._answer(order, type(move).__name__.lower())
         if answer.machine != brief.machine.key:
             raise self._wrong(order, f"comes from another machine than the run began on, {brief.machine.device}")
@@ -117,8 +117,11 @@ class Remote:
         place = self._bundle.place_of_answer(order)
         return HarnessError(f"{place}: it {why}; remove it, it counts for nothing")
 
-    def _order(self, number: int, job: Job | None) -> Order:
+    def _order(self, number: int, brief: Brief | None = None, move: Move | None = None) -> Order:
         """What travels names no place of this machine."""
+        job: Job | None = None
+        if brief is not None and move is not None:
+            job = Job(brief=replace(brief, problem=_without_path(brief.problem)), move=move, before=self._events())
         request = self._request
         model = replace(request.model, base_url="") if request.model else None
         bare = replace(request, problem=_without_path(request.problem), model=model, evaluator="")
@@ -147,9 +150,6 @@ class Remote:
 
     def _withdraw(self) -> None:
         self._bundle.withdraw(self._request.run, before=self._made())
-
-    def _job(self, brief: Brief, move: Move) -> Job:
-        return Job(brief=replace(brief, problem=_without_path(brief.problem)), move=move, before=self._events())
 
 
 def as_asked(found: Brief, request: Request) -> Brief:

@@ -41,56 +41,24 @@ class Terms:
     evaluator: str = ""  # as in Request
 
 
-class Session:
-    """One run, opened by `Session(...)` and closed by `close`. It belongs to the thread that opened it, all but
-    `brief`, `events`, `over` and `abandon`.
+class RunRecord:
+    """What a run has made, which may be asked from any thread; who makes moves adds to it."""
 
-    A folder that holds a run goes on with it, with all that it has spent. Raises UserError for a folder that holds
-    another run or is open elsewhere, and for a fault of the problem's."""
-
-    def __init__(
-        self, problem: Problem, terms: Terms, *, places: Places, agent: str, say: Say, bench_of: BenchOf = Workbench,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
-        self.agent = agent
-        self._places, self._say, self._clock = places, say, clock
+    def __init__(self, ledger: Ledger, brief: Brief, *, say: Say, clock: Callable[[], float]) -> None:
+        self._ledger, self._say, self._clock = ledger, say, clock
         self._keeping = threading.Lock()  # held while an event is kept
         self._abandoned = False
-        with ExitStack() as opened:
-            self._ledger = opened.enter_context(Ledger(places.journal))
-            request = self._ledger.request()
-            if request is None:
-                request = _request(problem, terms)
-                self._ledger.write(request)
-            _require_same(request, problem, places)
-            brief = self._ledger.brief()
-            machine = brief.machine if brief else None
-            self._bench: Bench | Remote = (
-                Remote(request, made=self._ledger.count, wait=True, say=say) if request.evaluator
-                else bench_of(request, places=places, say=say, machine=machine)
-            )  # fmt: skip
-            opened.enter_context(self._bench)
-            if brief is None:
-                brief = self._bench.brief(request)
-                self._ledger.write(brief)
-            self._close = opened.pop_all().close
-        self.brief: Brief = brief
-        self.events: tuple[Event, ...] = self._ledger.events()
-        self._spending = Spending(brief)
+        self.brief = brief
+        self.events: tuple[Event, ...] = ledger.events()
+        self.spending = Spending(brief)
         for event in self.events:
-            self._spending.count(event)
+            self.spending.count(event)
         self._idle_since = clock()
-
-    # ---- what may be asked from any thread
 
     @property
     def stop(self) -> Stop | None:
         """How the run ended; None while it goes on."""
         return next((e.move for e in self.events if isinstance(e.move, Stop)), None)
-
-    @property
-    def spending(self) -> Spending:
-        return self._spending
 
     def attempt(self, number: int) -> Event:
         """A candidate that was judged, the first by number 1."""
@@ -109,6 +77,50 @@ class Session:
         """From now on nothing is kept: what the end of this process does to a judgement says nothing of a candidate."""
         with self._keeping:
             self._abandoned = True
+
+    def _keep(self, move: Move, outcome: Outcome, *, wall_s: float, held: tuple[Station, ...] = ()) -> Event:
+        with self._keeping:
+            if self._abandoned:
+                raise HarnessError("the server ended while this was judged; nothing of it was kept")
+            event = self._ledger.append(move, outcome, wall_s=wall_s, held=held)
+        self.spending.count(event)
+        self.events = (*self.events, event)
+        self._idle_since = self._clock()
+        self._say(progress(event))
+        return event
+
+
+class Session(RunRecord):
+    """One run, opened by `Session(...)` and closed by `close`. It belongs to the thread that opened it, all but
+    `brief`, `events`, `over` and `abandon`.
+
+    A folder that holds a run goes on with it, with all that it has spent. Raises UserError for a folder that holds
+    another run or is open elsewhere, and for a fault of the problem's."""
+
+    def __init__(
+        self, problem: Problem, terms: Terms, *, places: Places, agent: str, say: Say, bench_of: BenchOf = Workbench,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.agent, self._places = agent, places
+        with ExitStack() as opened:
+            ledger = opened.enter_context(Ledger(places.journal))
+            request = ledger.request()
+            if request is None:
+                request = _request(problem, terms)
+                ledger.write(request)
+            _require_same(request, problem, places)
+            brief = ledger.brief()
+            machine = brief.machine if brief else None
+            self._bench: Bench | Remote = (
+                Remote(request, made=ledger.count, wait=True, say=say) if request.evaluator
+                else bench_of(request, places=places, say=say, machine=machine)
+            )  # fmt: skip
+            opened.enter_context(self._bench)
+            if brief is None:
+                brief = self._bench.brief(request)
+                ledger.write(brief)
+            self._close = opened.pop_all().close
+        super().__init__(ledger, brief, say=say, clock=clock)
 
     # ---- what the agent does
 
@@ -135,8 +147,8 @@ class Session:
                 "`TILE = 64  # knob: 32, 64, 128` or `constexpr int TILE = 64;  // knob: 32, 64, 128`"
             )
         self._begin()
-        left_s = max(self.brief.budget_s - self._spending.spent.seconds, 0.0)
-        return self._made(agents.tuned(self.brief, attempt, left_s=left_s, over=self._spending.over))
+        left_s = max(self.brief.budget_s - self.spending.spent.seconds, 0.0)
+        return self._made(agents.tuned(self.brief, attempt, left_s=left_s, over=self.spending.over))
 
     def finish(self, why: str) -> Finished:
         """End the run with the best of it, and hand that over; a run that has ended is handed over again."""
@@ -161,7 +173,7 @@ class Session:
         if self.stop is not None:
             raise UserError(f"this run has ended ({self.stop.why}); open another folder to go on")
         self._await()
-        if over := self._spending.over():
+        if over := self.spending.over():
             raise UserError(f"{over}; call finish, which hands over the best and writes the report")
 
     def _await(self) -> None:
@@ -189,17 +201,6 @@ class Session:
         if not isinstance(done, Elsewhere):
             done = Elsewhere(outcome=done, wall_s=self._clock() - start)
         return self._keep(move, done.outcome, wall_s=done.wall_s, held=self._bench.held())
-
-    def _keep(self, move: Move, outcome: Outcome, *, wall_s: float, held: tuple[Station, ...] = ()) -> Event:
-        with self._keeping:
-            if self._abandoned:
-                raise HarnessError("the server ended while this was judged; nothing of it was kept")
-            event = self._ledger.append(move, outcome, wall_s=wall_s, held=held)
-        self._spending.count(event)
-        self.events = (*self.events, event)
-        self._idle_since = self._clock()
-        self._say(progress(event))
-        return event
 
 
 def _request(problem: Problem, terms: Terms) -> Request:

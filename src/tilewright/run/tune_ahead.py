@@ -14,7 +14,7 @@ from ..facts.device import Device
 from ..facts.pattern import Pattern
 from ..facts.problem import Problem
 from ..facts.space import Point
-from ..judge.evaluate import Judge
+from ..judge.evaluate import Judge, JudgeOptions
 from ..search.tune.predict import cuda_ns
 from .ahead import Objects
 from .foresee import demanded, foreseen
@@ -46,7 +46,8 @@ def tune_ahead(
     with tempfile.TemporaryDirectory(prefix="tilewright-ahead-") as out:
         places = Places(out=Path(out), cache=cache)
         with Judge(
-            here, machine=identity("cpu"), seed=0, workdir=places.out, say=say, compile_baseline=False, algebra=False
+            here, machine=identity("cpu"), seed=0, workdir=places.out, say=say,
+            options=JudgeOptions(compile_baseline=False, algebra=False),
         ) as judge:  # fmt: skip
             cases = judge.open()
     (matched,) = found_patterns(cases, device, loose=problem.loose)

@@ -167,23 +167,23 @@ class Workbench:
     @property
     def judge(self) -> Judge:
         if self._judge is None:
-            target, cache = self.problem.target, self.places.cache
+            target, cache, asked = self.problem.target, self.places.cache, self.request
             self._machine = self._machine or known_machine(target, cache_dir=cache)
             machine = self._machine or identity(target)
             threads = machine.processors if machine.target == "cpu" else 0
             start_ahead(threads, machine.target)  # it imports torch, while we do
-            from ..judge.evaluate import Judge
+            from ..judge.evaluate import Judge, JudgeOptions
             from ..judge.timing.measure import Effort
 
             self.say(f"on {machine.device}: running and tracing {self.problem.name}")
             work = (self.places.out / "work").resolve()
             work.mkdir(parents=True, exist_ok=True)
             self._judge = Judge(
-                self.problem, machine=machine, seed=self.request.seed, workdir=work, say=self.say,
-                effort=Effort(budget_s=self.request.timing.budget_s),
-                compile_baseline=self.request.timing.compiled,
-                explains=self.request.model is not None or self.request.strategy == AGENT,
-                algebra=self.request.algebra, rates=self._measured if self._machine is None else None,
+                self.problem, machine=machine, seed=asked.seed, workdir=work, say=self.say,
+                options=JudgeOptions(
+                    effort=Effort(budget_s=asked.timing.budget_s), compile_baseline=asked.timing.compiled,
+                    explains=asked.model is not None or asked.strategy == AGENT, algebra=asked.algebra,
+                ), rates=self._measured if self._machine is None else None,
             )  # fmt: skip
             self._cases = self._judge.open()
         return self._judge

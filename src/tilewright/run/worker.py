@@ -64,22 +64,17 @@ class Worker:
         machine_of: Callable[[Target], Machine] | None = None,
     ) -> None:  # fmt: skip
         self._bundle = bundle
-        self._cache = cache
         self._say = say
-        self._bench_of = bench_of
         self._machine_of = machine_of or (lambda target: measured_machine(target, cache_dir=cache))
         self._machines: dict[Target, Machine] = {}
         self._told: set[str] = set()
-        self._open = ExitStack()  # what the judge of one problem needs
-        self._judged: Judged | None = None
-        self._bench: Bench | None = None
-        self._folder = ""
+        self._bench = _OpenBench(cache=cache, say=say, bench_of=bench_of)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close()
+        self._bench.close()
 
     def visit(self) -> Visit:
         """Answer all that waits, and what follows; each answer is durable before the next order is taken."""
@@ -110,7 +105,7 @@ class Worker:
                     told = f"fault: {fault.text}" if fault else type(answer.what).__name__.lower()
                     self._say(f"{name_of(order)}: {told} ({answer.wall_s:.1f} s)")
                     if ahead and last:
-                        self._go_ahead(order, answer)
+                        _go_ahead(order, answer, bundle=self._bundle, bench=self._bench, say=self._say)
         return Visit(answered=answered, faults=faults, left=left)
 
     def _answered_already(self, order: Order) -> bool:
@@ -138,7 +133,9 @@ class Worker:
     def _waiting(self) -> list[Order]:
         """Those of one problem one after another, first those whose judge is open."""
         orders = self._bundle.waiting(self._once)
-        return sorted(orders, key=lambda o: (_judged(o.request) != self._judged, repr(_judged(o.request)), name_of(o)))
+        return sorted(
+            orders, key=lambda o: (_judged(o.request) != self._bench.judged, repr(_judged(o.request)), name_of(o))
+        )
 
     def _answer(self, order: Order) -> Answer | None:
         """None where it is left to another machine."""
@@ -154,115 +151,126 @@ class Worker:
                     f"{machine.dsl})"
                 )
                 return None
-            what: Found | Fault = self._carried_out(order, machine)
+            what: Found | Fault = _carried_out(order, self._bench.serve(order.request, machine))
         except UserError as error:
-            what = self._fault("user", str(error))
+            what = self._bench.fault("user", str(error))
         except HarnessError as error:
-            what = self._fault("harness", str(error))
+            what = self._bench.fault("harness", str(error))
         except Exception as error:  # whatever an order does to us, the others are served
             traceback.print_exception(error)
-            what = self._fault("harness", f"{type(error).__name__}: {error}")
-        return Answer(
-            what=what, wall_s=time.monotonic() - started, machine=key, version=VERSION,
-            held=self._held(),
-        )  # fmt: skip
-
-    def _go_ahead(self, order: Order, answer: Answer) -> None:
-        """Carry out what follows, adding each outcome to the answer, until a model is wanted or something goes wrong:
-        that is told of when it is asked for."""
-        begun = self._begun(order, answer)
-        if begun is None:
-            return
-        brief, events = begun
-        strategy = STRATEGIES[brief.strategy](brief)
-        made: list[Event] = []
-
-        def perform(move: Move) -> Outcome:
-            if isinstance(move, Ask):
-                raise _ModelWanted
-            if isinstance(move, Compose):
-                return composed(brief, move.recipe)
-            return self._bench_for(order.request, brief.machine).perform(brief, move)
-
-        def watch(event: Event) -> None:
-            if event.seq < len(events) or isinstance(event.move, Stop):
-                return
-            made.append(event)
-            self._bundle.reply(order, replace(answer, ahead=tuple(made)))
-            self._say(f"{name_of(order)}: ahead, {type(event.move).__name__.lower()} ({event.wall_s:.1f} s)")
-
-        with TemporaryDirectory(prefix="tilewright-ahead-") as folder, Ledger(Path(folder) / "run.db") as ledger:
-            for event in events:
-                ledger.append(event.move, event.outcome, wall_s=event.wall_s, held=event.held)
-            try:
-                drive(strategy, ledger=ledger, perform=perform, watch=watch, held=self._held)
-            except _ModelWanted:
-                pass
-            except Exception as error:  # as in _answer; it is asked for again, and then answered with the fault
-                self._once(f"{name_of(order)}: not ahead: {error}")
-                self._close()
-
-    def _begun(self, order: Order, answer: Answer) -> tuple[Brief, tuple[Event, ...]] | None:
-        """The run as it is with this answer; None where nothing follows that a strategy of ours would do."""
-        if isinstance(answer.what, Fault) or order.request.strategy not in STRATEGIES:
-            return None
-        if order.job is None:
-            return (as_asked(answer.what, order.request), ()) if isinstance(answer.what, Brief) else None
-        events = list(order.job.before)
-        for asked, found in self._bundle.answered(order.request.run, numbers=range(len(events) + 1, order.number + 1)):
-            if asked.number != len(events) + 1 or asked.job is None or isinstance(found.what, Fault):
-                return None
-            events.append(Event(
-                seq=len(events), move=asked.job.move, outcome=found.what, wall_s=found.wall_s, held=found.held
-            ))  # fmt: skip
-        return (order.job.brief, tuple(events)) if len(events) == order.number else None
-
-    def _held(self) -> tuple[Station, ...]:
-        return self._bench.held() if self._bench is not None else ()
-
-    def _carried_out(self, order: Order, machine: Machine) -> Found:
-        bench = self._bench_for(order.request, machine)
-        if order.job is None:
-            return bench.brief(order.request)
-        outcome = bench.perform(order.job.brief, order.job.move)
-        if outcome is None or isinstance(outcome, Reply | Candidate):
-            raise UserError(f"an order for a {type(order.job.move).__name__}, which no judge carries out")
-        return outcome
+            what = self._bench.fault("harness", f"{type(error).__name__}: {error}")
+        wall_s = time.monotonic() - started
+        return Answer(what=what, wall_s=wall_s, machine=key, version=VERSION, held=self._bench.held())
 
     def _machine(self, target: Target) -> Machine:
         if target not in self._machines:
             self._machines[target] = self._machine_of(target)
         return self._machines[target]
 
-    def _bench_for(self, request: Request, machine: Machine) -> Bench:
-        """The bench at which the last order was carried out, where it serves this request, too; else a new one."""
-        judged = _judged(request)
-        if self._bench is None or judged != self._judged:
-            self._close()
-            self._folder = self._open.enter_context(TemporaryDirectory(prefix="tilewright-worker-"))
-            name = re.sub(r"[^\w-]", "_", request.problem.name)
-            here = replace(request, problem=replace(request.problem, path=f"{self._folder}/{name}.py"))
-            places = Places(out=Path(self._folder), cache=self._cache)
-            bench = self._bench_of(here, places=places, say=self._say, machine=machine)
-            self._bench, self._judged = self._open.enter_context(bench), judged
-        return self._bench
-
-    def _fault(self, whose: Literal["user", "harness"], text: str) -> Fault:
-        """What went wrong, without this machine's places; the next order begins afresh."""
-        fault = Fault(whose=whose, text=text.replace(f"{self._folder}/", "") if self._folder else text)
-        self._close()
-        return fault
-
-    def _close(self) -> None:
-        self._bench = self._judged = None
-        self._folder = ""
-        self._open.close()
-
     def _once(self, text: str) -> None:
         """Say what would else be said at every visit."""
         if text not in self._told:
             self._told.add(text)
             self._say(text)
+
+
+class _OpenBench:
+    """The bench of the last problem, which stays open until another is wanted."""
+
+    def __init__(self, *, cache: Path, say: Say, bench_of: BenchOf) -> None:
+        self._cache, self._say, self._bench_of = cache, say, bench_of
+        self._open = ExitStack()  # what the judge of one problem needs
+        self._bench: Bench | None = None
+        self._folder = ""
+        self.judged: Judged | None = None
+
+    def serve(self, request: Request, machine: Machine) -> Bench:
+        """The bench at which the last order was carried out, where it serves this request, too; else a new one."""
+        judged = _judged(request)
+        if self._bench is None or judged != self.judged:
+            self.close()
+            self._folder = self._open.enter_context(TemporaryDirectory(prefix="tilewright-worker-"))
+            name = re.sub(r"[^\w-]", "_", request.problem.name)
+            here = replace(request, problem=replace(request.problem, path=f"{self._folder}/{name}.py"))
+            places = Places(out=Path(self._folder), cache=self._cache)
+            bench = self._bench_of(here, places=places, say=self._say, machine=machine)
+            self._bench, self.judged = self._open.enter_context(bench), judged
+        return self._bench
+
+    def held(self) -> tuple[Station, ...]:
+        return self._bench.held() if self._bench is not None else ()
+
+    def fault(self, whose: Literal["user", "harness"], text: str) -> Fault:
+        """What went wrong, without this machine's places; the next order begins afresh."""
+        fault = Fault(whose=whose, text=text.replace(f"{self._folder}/", "") if self._folder else text)
+        self.close()
+        return fault
+
+    def close(self) -> None:
+        self._bench = self.judged = None
+        self._folder = ""
+        self._open.close()
+
+
+def _carried_out(order: Order, bench: Bench) -> Found:
+    if order.job is None:
+        return bench.brief(order.request)
+    outcome = bench.perform(order.job.brief, order.job.move)
+    if outcome is None or isinstance(outcome, Reply | Candidate):
+        raise UserError(f"an order for a {type(order.job.move).__name__}, which no judge carries out")
+    return outcome
+
+
+def _go_ahead(order: Order, answer: Answer, *, bundle: Bundle, bench: _OpenBench, say: Say) -> None:
+    """Carry out what follows, adding each outcome to the answer, until a model is wanted or something goes wrong:
+    that is told of when it is asked for."""
+    begun = _begun(bundle, order, answer)
+    if begun is None:
+        return
+    brief, events = begun
+    strategy = STRATEGIES[brief.strategy](brief)
+    made: list[Event] = []
+
+    def perform(move: Move) -> Outcome:
+        if isinstance(move, Ask):
+            raise _ModelWanted
+        if isinstance(move, Compose):
+            return composed(brief, move.recipe)
+        return bench.serve(order.request, brief.machine).perform(brief, move)
+
+    def watch(event: Event) -> None:
+        if event.seq < len(events) or isinstance(event.move, Stop):
+            return
+        made.append(event)
+        bundle.reply(order, replace(answer, ahead=tuple(made)))
+        say(f"{name_of(order)}: ahead, {type(event.move).__name__.lower()} ({event.wall_s:.1f} s)")
+
+    with TemporaryDirectory(prefix="tilewright-ahead-") as folder, Ledger(Path(folder) / "run.db") as ledger:
+        for event in events:
+            ledger.append(event.move, event.outcome, wall_s=event.wall_s, held=event.held)
+        try:
+            drive(strategy, ledger=ledger, perform=perform, watch=watch, held=bench.held)
+        except _ModelWanted:
+            pass
+        except Exception as error:  # as in _answer; it is asked for again, and then answered with the fault
+            say(f"{name_of(order)}: not ahead: {error}")
+            bench.close()
+
+
+def _begun(bundle: Bundle, order: Order, answer: Answer) -> tuple[Brief, tuple[Event, ...]] | None:
+    """The run as it is with this answer; None where nothing follows that a strategy of ours would do."""
+    if isinstance(answer.what, Fault) or order.request.strategy not in STRATEGIES:
+        return None
+    if order.job is None:
+        return (as_asked(answer.what, order.request), ()) if isinstance(answer.what, Brief) else None
+    events = list(order.job.before)
+    for asked, found in bundle.answered(order.request.run, numbers=range(len(events) + 1, order.number + 1)):
+        if asked.number != len(events) + 1 or asked.job is None or isinstance(found.what, Fault):
+            return None
+        events.append(Event(
+            seq=len(events), move=asked.job.move, outcome=found.what, wall_s=found.wall_s, held=found.held
+        ))  # fmt: skip
+    return (order.job.brief, tuple(events)) if len(events) == order.number else None
 
 
 def _with_lasts(orders: Iterable[Order]) -> Iterator[tuple[Order, bool]]:

@@ -71,20 +71,20 @@ def test_a_large_compiled_baseline_runs_when_it_is_waited_for(
     """Beside whoever has the device it only loads, and its compiler starts: its tensors would take memory that the
     others count on."""
     cell = _Posted()
-    monkeypatch.setattr(Cells, "_start", lambda self, name, isolate: cell)
+    monkeypatch.setattr(Cells, "_start", lambda self, name, **_: cell)
     on_gpu = dataclasses.replace(PROBLEM, target="cuda")
     cells = Cells(on_gpu, workdir=tmp_path, threads=0, limits=Limits(), say=print)
-    cells.warm_baseline(construct_seed=1, inputs_seed=2, gradients=Gradients(), large=large)
-    assert cells.baseline_in_turn == large and len(cell.kinds) == at_first
+    cells.baseline.warm(construct_seed=1, inputs_seed=2, gradients=Gradients(), large=large)
+    assert cells.baseline.in_turn == large and len(cell.kinds) == at_first
     assert cell.starts == ("compiler" if large else "")
-    cells.spare_baseline_memory()
+    cells.baseline.spare_memory()
     assert len(cell.kinds) == at_first, "it does not answer while it compiles"
     if large:
-        cells.settle_baseline()
+        cells.baseline.settle()
         assert len(cell.kinds) == at_first, "whoever has the lease waits for it, not a room"
-    assert cells.compiled() is cell
+    assert cells.baseline.compiled() is cell
     assert cell.kinds == ["LoadProblem", "ConstructCase", "Warm"]
-    cells.spare_baseline_memory()
+    cells.baseline.spare_memory()
     assert cell.kinds[-2:] == ["Warm", "Drop"]
 
 
@@ -92,7 +92,7 @@ def test_at_the_end_of_a_turn_all_that_live_give_memory_back(tmp_path: Path, mon
     """A candidate that waits for its next turn, too: what its cell has cached is what others' rooms lack."""
     reference, guest, dead = _Posted(), _Posted(), _Posted()
     dead.alive = False
-    monkeypatch.setattr(Cells, "_start", lambda self, name, isolate: reference)
+    monkeypatch.setattr(Cells, "_start", lambda self, name, **_: reference)
     for target, expected in (("cuda", ["Drop"]), ("cpu", [])):
         cells = Cells(
             dataclasses.replace(PROBLEM, target=target), workdir=tmp_path, threads=0, limits=Limits(), say=print
@@ -109,7 +109,7 @@ def test_what_killed_judges_left_goes_and_what_living_ones_use_stays(
 ) -> None:
     """A number that a living process has now was another's: in a container a killed run and the one that continues it
     may both be process 1."""
-    monkeypatch.setattr(Cells, "_start", lambda self, name, isolate: _Posted())
+    monkeypatch.setattr(Cells, "_start", lambda self, name, **_: _Posted())
     dead = subprocess.Popen(["true"])
     dead.wait()
     ours, others = os.getpid(), os.getppid()

@@ -22,7 +22,7 @@ from tilewright.facts.problem import Problem
 from tilewright.facts.run import Limits
 from tilewright.facts.space import point
 from tilewright.judge.client import Limits as CellLimits
-from tilewright.judge.evaluate import Judge
+from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.timing.measure import Effort
 from tilewright.judge.verify import Subject, verified
 from tilewright.run.drive import drive
@@ -92,8 +92,11 @@ def _judge(
 ) -> Judge:
     problem = Problem(name="p", path=str(folder / "p.py"), source=source, target="cpu", cases=cases)
     return Judge(
-        problem, machine=machine or _machine(), seed=1, workdir=folder, say=print, effort=EFFORT,
-        limits=CellLimits(build_s=300.0, call_s=120.0, memory_bytes=3 << 30), compile_baseline=False,
+        problem, machine=machine or _machine(), seed=1, workdir=folder, say=print,
+        options=JudgeOptions(
+            effort=EFFORT, limits=CellLimits(build_s=300.0, call_s=120.0, memory_bytes=3 << 30),
+            compile_baseline=False,
+        ),
     )  # fmt: skip
 
 
@@ -166,7 +169,7 @@ LIBRARY.write_text("spoilt")
     assert library.read_text() == "as it was built"
     late = "Path(__file__).with_name('build').joinpath('late.so').write_text('')\n"
     said: list[str] = []
-    judge._say = said.append
+    judge.opened.say = said.append
     assert isinstance(judge.tune(_candidate(look + late + NEW), "fused_0", [point(mode=0)], compiled=[library]), Tuned)
     assert said == ["1 kernel(s) had to be compiled while the device was held"]
 
@@ -184,8 +187,10 @@ def test_generations_are_verified_judged_and_profiled(judge: Judge, tmp_path: Pa
         _written("return torch.softmax(x, -1) + 0.5, x.argmax(-1)"), _written("return torch.soft(x), x"),
         _written(right), "Nothing.", "LESSONS:\n- none",
     ]  # fmt: skip
-    cases = tuple(case.facts for case in judge._cases)
-    on = replace(brief(), cases=cases, problem=judge._problem, strategy="evolve", model="m", limits=Limits(calls=5))
+    cases = tuple(case.facts for case in judge.opened.cases)
+    on = replace(
+        brief(), cases=cases, problem=judge.opened.problem, strategy="evolve", model="m", limits=Limits(calls=5)
+    )
     on = replace(on, without=("islands",), machine=_machine())
     subject = Subject(problem=on.problem, cases=cases, device="any")
     script = Scripted([scripted_reply(text) for text in replies])
@@ -279,4 +284,4 @@ def test_the_death_of_the_reference_is_ours(tmp_path: Path) -> None:
 
 def test_a_closed_judge_says_so(tmp_path: Path) -> None:
     with pytest.raises(HarnessError, match="not open"):
-        _judge(tmp_path)._ref  # noqa: B018
+        _judge(tmp_path).opened.reference  # noqa: B018

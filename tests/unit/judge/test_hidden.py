@@ -63,7 +63,7 @@ def test_another_rule_for_ties_is_right(judge: Judge) -> None:
     outcome = judge.evaluate(_candidate(_new()))
     assert isinstance(outcome, Timed), outcome
     assert not [n for n in outcome.checked.notes if "shapes" in n]
-    cases = [c.described.inputs[0] for c in judge._variants.cases(judge._cases, judge._ref)]
+    cases = [c.described.inputs[0] for c in judge.opened.hidden_cases()]
     assert [c.shape for c in cases] == [(59, 97), (121, 201), (1, 100), (60, 100)]
     assert cases[3].stride == (103, 1)
 
@@ -140,8 +140,8 @@ def test_a_reference_that_took_anothers_place_knows_what_that_one_knew(tmp_path:
     with brief_judge(MOVES, tmp_path) as judge, patch.object(measure, "check_clock"):
         judge.open()
         assert isinstance(judge.evaluate(_candidate(honest)), Timed)
-        judge._cells.renew_reference()
+        judge.opened.cells.renew_reference()
         found = judge.evaluate(_candidate(forgets))
         assert isinstance(found, Failure) and found.reason == "wrong_state", found
         assert isinstance(judge.evaluate(_candidate(honest)), Timed)
-        assert judge._variants.cases(judge._cases, judge._ref)
+        assert judge.opened.hidden_cases()

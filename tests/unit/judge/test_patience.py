@@ -93,7 +93,7 @@ def test_what_others_load_may_make_of_an_honest_one_is_no_refusal(
     monkeypatch.setattr(patience.Patience, "require", lambda *_, **__: None)  # the load comes once it is being timed
     if reason == "implausible":  # load makes nothing quicker, unless the peaks were measured under it
         assert isinstance(judge.evaluate(_candidate(HONEST)), Failure)
-        judge._machine = replace(judge._machine, under_load=True)
+        judge.opened.machine = replace(judge.opened.machine, under_load=True)
     with pytest.raises(TooBusy) as busy:
         judge.evaluate(_candidate(HONEST))
     assert busy.value.lasts == (reason == "implausible")
@@ -128,7 +128,7 @@ def test_it_is_judged_again_when_others_are_gone(
 ) -> None:
     monkeypatch.setattr(patience, "calm_within", lambda longest_s, needed: True)
     tries, said = Tries(*busy), []
-    found = patience.when_calm(tries, judge._machine, budget_s=1.0, say=said.append, renew=tries.renew)
+    found = patience.when_calm(tries, judge.opened.machine, budget_s=1.0, say=said.append, renew=tries.renew)
     assert (found, tries.made, tries.renewed, len(said)) == ("judged", made, made - 1, made - 1)
 
 
@@ -136,7 +136,7 @@ def test_nobody_wins_by_trying(judge: Judge, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(patience, "calm_within", lambda longest_s, needed: True)
     tries = Tries(*[True] * 100)
     with pytest.raises(TooBusy):
-        patience.when_calm(tries, judge._machine, budget_s=1.0, say=print, renew=tries.renew)
+        patience.when_calm(tries, judge.opened.machine, budget_s=1.0, say=print, renew=tries.renew)
     assert tries.made == 3
 
 
@@ -144,7 +144,7 @@ def test_without_calm_nothing_is_tried_again(judge: Judge, monkeypatch: pytest.M
     monkeypatch.setattr(patience, "calm_within", lambda longest_s, needed: False)
     tries = Tries(True, False)
     with pytest.raises(TooBusy):
-        patience.when_calm(tries, judge._machine, budget_s=1.0, say=print, renew=tries.renew)
+        patience.when_calm(tries, judge.opened.machine, budget_s=1.0, say=print, renew=tries.renew)
     assert tries.made == 1
 
 
@@ -152,7 +152,7 @@ def test_what_another_try_can_not_change_is_not_tried_again(judge: Judge, monkey
     monkeypatch.setattr(patience, "calm_within", lambda longest_s, needed: True)
     tries = Tries(True, False, lasts=True)
     with pytest.raises(TooBusy):
-        patience.when_calm(tries, judge._machine, budget_s=1.0, say=print, renew=tries.renew)
+        patience.when_calm(tries, judge.opened.machine, budget_s=1.0, say=print, renew=tries.renew)
     assert tries.made == 1
 
 
@@ -283,5 +283,5 @@ def test_the_machine_is_measured_once_the_problem_has_run_and_others_are_calm(
         assert "measured" not in order
         return
     with bench:
-        assert bench.machine.copy_bytes_per_s == 1e9 and bench.judge._machine is bench.machine
+        assert bench.machine.copy_bytes_per_s == 1e9 and bench.judge.opened.machine is bench.machine
     assert order.count("measured") == 1

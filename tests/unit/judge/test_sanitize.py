@@ -15,7 +15,7 @@ from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure, Sanitized
 from tilewright.facts.problem import Problem
 from tilewright.judge import sanitize
-from tilewright.judge.evaluate import Judge
+from tilewright.judge.evaluate import Judge, JudgeOptions
 
 # Stands where compute-sanitizer does: options first, then the command, which it runs.
 PROGRAM = """
@@ -162,6 +162,8 @@ def test_the_judge_passes_on_what_the_problem_reads(tmp_path: Path) -> None:
         environment=(("TILEWRIGHT_TEST_GAIN", "2"),),
     )  # fmt: skip
     candidate = Candidate(files=(SourceFile(path="model.py", text=GAIN.replace("Model(", "ModelNew(")),))
-    with Judge(problem, machine=machine, seed=1, workdir=tmp_path, say=print, compile_baseline=False) as judge:
+    with Judge(
+        problem, machine=machine, seed=1, workdir=tmp_path, say=print, options=JudgeOptions(compile_baseline=False)
+    ) as judge:
         judge.open()
         assert judge.sanitize(candidate) == Sanitized(clean=(sanitize.FENCE,), notes=())

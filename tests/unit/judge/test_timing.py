@@ -14,10 +14,9 @@ from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.problem import Problem
 from tilewright.judge import time_case
 from tilewright.judge.client import Limits
-from tilewright.judge.evaluate import Judge
+from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.memory import sizes as memory
 from tilewright.judge.memory.stirring import Stirring
-from tilewright.judge.timing import measure
 from tilewright.judge.timing.interleave import Table
 from tilewright.judge.timing.measure import Effort
 
@@ -125,8 +124,8 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     problem = Problem(name="p", path=str(tmp_path / "p.py"), source=SOURCE, target="cpu")
     limits = Limits(build_s=300.0, call_s=120.0, memory_bytes=3 << 30)
     with Judge(
-        problem, machine=machine, seed=1, workdir=tmp_path / "work", say=print, effort=EFFORT, limits=limits,
-        compile_baseline=False, trace=False,
+        problem, machine=machine, seed=1, workdir=tmp_path / "work", say=print,
+        options=JudgeOptions(effort=EFFORT, limits=limits, compile_baseline=False, trace=False),
     ) as opened:  # fmt: skip
         opened.open()
         yield opened
@@ -149,7 +148,7 @@ def test_a_memo_by_content_never_meets_a_content_again(judge: Judge, monkeypatch
     monkeypatch.setattr(Stirring, "swaps", lambda self, slot: ())
     monkeypatch.setattr(Table, "renew_contents", lambda self: None)
     monkeypatch.setattr(memory, "_POOL_BYTES", {"cpu": 0})
-    monkeypatch.setattr(measure, "check_fresh", lambda *args, **named: None)
+    monkeypatch.setattr(time_case, "check_fresh", lambda *args, **named: None)
     assert _ours_ns(judge, MEMO) < MISS_NS
 
 
@@ -182,9 +181,9 @@ def _device(*states: DeviceState) -> Iterator[DeviceState]:
 def test_a_sick_device_is_tried_again_in_fresh_cells(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     states = _device(DeviceState(), DeviceState(memory_errors=1))
     monkeypatch.setattr(time_case, "device_state", lambda target: next(states))
-    before = judge._ref
+    before = judge.opened.reference
     outcome = judge.evaluate(_candidate(PLAIN))
-    assert isinstance(outcome, Timed) and judge._ref is not before and not before.alive
+    assert isinstance(outcome, Timed) and judge.opened.reference is not before and not before.alive
 
 
 def test_what_stays_sick_is_ours_and_goes_into_quarantine(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:

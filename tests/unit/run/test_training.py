@@ -12,7 +12,7 @@ from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.problem import Problem
 from tilewright.judge.client import Limits
-from tilewright.judge.evaluate import Judge
+from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.timing.measure import Effort
 
 pytestmark = pytest.mark.slow
@@ -52,8 +52,11 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
         cases=('{"rows": 400}', '{"rows": 7}'),
     )  # fmt: skip
     with Judge(
-        problem, machine=machine, seed=1, workdir=folder, say=print, effort=EFFORT,
-        limits=Limits(build_s=300.0, call_s=120.0, memory_bytes=3 << 30), compile_baseline=False,
+        problem, machine=machine, seed=1, workdir=folder, say=print,
+        options=JudgeOptions(
+            effort=EFFORT, limits=Limits(build_s=300.0, call_s=120.0, memory_bytes=3 << 30),
+            compile_baseline=False,
+        ),
     ) as opened:  # fmt: skip
         facts = opened.open()
         assert [len(f.outputs) for f in facts] == [2 + 2 + 4] * 2

@@ -12,9 +12,10 @@ from torch import Tensor
 from ...facts.outcome import OutputError
 from ..memory.sameness import one_thread
 from ..wire import messages as wire
-from . import chance, echoes, metric, state
+from . import chance, echoes, metric
 from .check import Check, Refused
 from .plan import Trial, secret
+from .state import miscounted
 
 _FAMILIES = ("own", "normal")
 _MOST_TRIALS = 3
@@ -31,7 +32,7 @@ def run(check: Check, trials: Sequence[Trial], *, rng: random.Random) -> None:
     for trial in [t for t in trials if t.family in _FAMILIES][:_MOST_TRIALS]:
         check.room.draw(0, family=trial.family, seed=trial.seed, upstream="normal")
         if trial.redraw:
-            check.redraw(trial.redraw)
+            check.state.redraw(trial.redraw)
         check.room.state.take()
         check.room.place(0, 0)
         got, wanted, states = _sample(check, rng)
@@ -41,7 +42,7 @@ def run(check: Check, trials: Sequence[Trial], *, rng: random.Random) -> None:
                 _compare(check, trial, output, mine, theirs)
                 _listen(check, trial, output, mine, theirs, rng=rng)
         _compare_states(check, states)
-        check.require_kept_state()
+        check.state.require_kept()
 
 
 class Timed:
@@ -64,10 +65,10 @@ class Timed:
         states: list[States] = []
         for _ in range(chance.CALLS):
             wanted.append(_reference_call(self._check, k, self._blocks, self._rng))
-            states.append(state.moved(self._check.room, self._check.moved))
+            states.append(self._check.state.fetched())
         _compare_states(self._check, states, several=False)
-        if miscounted := state.miscounted(self._check.room, left):
-            raise Refused("wrong_state", f"case {trial.case}: after a timed call {miscounted}")
+        if uncounted := miscounted(self._check.room, left):
+            raise Refused("wrong_state", f"case {trial.case}: after a timed call {uncounted}")
         drawn = []
         with one_thread():
             for output, mine in enumerate(got):
@@ -106,11 +107,11 @@ def _sample(check: Check, rng: random.Random) -> tuple[Calls, Calls, list[States
     states: list[States] = []
     for _ in range(chance.CALLS):
         wanted.append(_reference_call(check, 0, blocks, rng))
-        check.load_state()
+        check.state.load()
         check.call(tag=0, slot=0, place=0, seed=secret(rng))
         got.append(tuple(t[b].clone() for t, b in zip(room.results(0), blocks, strict=True)))
-        state.fetch(room, check.cell, check.moved)
-        states.append(state.moved(room, check.moved))
+        check.state.fetch()
+        states.append(check.state.fetched())
         check.cell.do(wire.Drop())
     changed = room.changed_input(0, 0)
     if changed >= 0:
@@ -121,7 +122,7 @@ def _sample(check: Check, rng: random.Random) -> tuple[Calls, Calls, list[States
 def _compare_states(check: Check, states: Sequence[States], *, several: bool = True) -> None:
     """Raise Refused where a buffer that the reference moves alike in all its calls is another after the candidate's, or
     one that it moves at random has stayed, in `several` calls."""
-    for i, name in enumerate(check.moved):
+    for i, name in enumerate(check.state.moved):
         got, wanted = ([s[i][side].double().nan_to_num() for s in states] for side in (0, 1))
         slack = _CONSTANT_SLACK * metric.floors(states[0][i][1].dtype, check.precision)[0]
         if chance.is_constant(wanted, slack):

@@ -11,7 +11,9 @@ from ...facts.problem import Precision
 from ..client import Cell
 from ..memory.room import Room
 from ..wire import messages as wire
-from . import metric
+from . import counterparts, metric
+from .findings import Findings, Refused
+from .plan import spread_of
 
 _SLACK = 8.0  # of moved buffers, in units of the output floors
 
@@ -28,7 +30,7 @@ class Shared:
     lacks_what_shows: bool
 
 
-def shared(described: wire.Described, built: wire.Constructed) -> Shared:
+def shared_with(described: wire.Described, built: wire.Constructed) -> Shared:
     """Plain attributes are shared where they are constructed alike."""
     wanted = {s.name: s.spec.shape for s in described.state}
     hidden = {s.name for s in described.state if s.hidden}
@@ -46,17 +48,121 @@ def shared(described: wire.Described, built: wire.Constructed) -> Shared:
     )  # fmt: skip
 
 
-def fetch(room: Room, cell: Cell, names: Sequence[str]) -> None:
-    """Have the buffers of these names, as they are now in the candidate's cell, among what `Room.moved` shows."""
-    if names:
-        cell.do(wire.StoreState(names=tuple(names), refs=room.state.after(names)))
+class CandidateState:
+    """The parameters, buffers and plain attributes of one candidate on one case, which are given the reference's."""
 
+    def __init__(self, room: Room, cell: Cell, *, case: int, findings: Findings) -> None:
+        self.room, self.cell, self.case, self.findings = room, cell, case, findings
+        self.shares = False  # whether the reference's state is loaded into it
+        self.moved: tuple[str, ...] = ()  # of what the reference's calls move, what it shares
+        self.attributes: tuple[str, ...] = ()
+        self._alike: tuple[str, ...] = ()  # marks of the state that it holds under other names
+        self._places: tuple[tuple[str, wire.TensorRef], ...] = ()  # its own names of what is loaded, and from where
+        self._rearranged = False
 
-def attributes(cell: Cell, names: Sequence[str]) -> tuple[wire.Attribute, ...]:
-    """The plain values of these names, as they are now."""
-    if not names:
-        return ()
-    return cell.ask(wire.ReadAttributes(names=tuple(names)), wire.Attributes, limit_s=60.0).values
+    def construct(self, seed: int) -> None:
+        """Build the candidate's module and see whether the reference's state can be loaded into it."""
+        described = self.room.described
+        request = wire.Construct(
+            init=described.init, tensors=self.room.shared_init, seed=seed, gradients=described.gradients,
+            attributes=tuple(a.name for a in described.attributes),
+        )  # fmt: skip
+        built = self.cell.ask(request, wire.Constructed, limit_s=self.room.limits.call_s)
+        shared = shared_with(described, built)
+        self.shares, self.moved, self.attributes = shared.whole, shared.moved, shared.attributes
+        if shared.lacking:
+            names = ", ".join(shared.lacking[:8])
+            told = f"case {self.case}: calls of the reference move {names}, which the candidate does not have"
+            if shared.lacks_what_shows:
+                raise Refused("wrong_state", f"{told}, though results hang on it")
+            self.findings.note(f"{told}: it is not compared")
+        if self.shares:
+            places = zip(self.room.state.names, self.room.state.shared, strict=True)
+            fixed = set(self.room.state.names) - set(described.mutated_state)
+            self._places = tuple((n, r) for n, r in places if n in self.moved or n in fixed)
+        elif described.state:
+            self._find_counterparts()
+
+    def _find_counterparts(self) -> None:
+        """State under other names is told by what it holds when it is constructed."""
+        theirs = self.cell.ask(wire.MarkState(), wire.Marked, limit_s=self.room.limits.call_s)
+        mine = self.room.state.marks()
+        self._alike = () if self.room.described.mutated_state else counterparts.moved(mine, theirs.marks)
+        held = dict(zip(self.room.state.names, self.room.state.shared, strict=True))
+        from_where = {m.key: held[m.name] for m in mine if m.key in self._alike}
+        self._places = tuple((m.name, from_where[m.key]) for m in theirs.marks if m.key in from_where)
+        count = sum(m.key in self._alike for m in mine)
+        self.findings.note(
+            f"case {self.case}: the state's names or shapes differ; {count} of {len(mine)} tensors are re-drawn by "
+            "what they held at first, the others are compared by equal seeds alone"
+        )
+
+    def redraw(self, seed: int, *, brief: bool = False) -> None:
+        """Move the reference's state, which the candidate is given by `load`. Pool set 0 must be drawn: masks and
+        indices are moved as far as the reference bears it there. Under some seeds most elements stay, or all but a few:
+        whoever looks at some of them alone takes the state for what it was."""
+        if self.shares:
+            self.room.state.move(wire.Redraw(seed=seed, spread=spread_of(seed), brief=brief))
+            self.room.state.advance(seed % 3)
+            self._note_moved(self.room.state.rearrange(seed))
+        elif self._alike:
+            self.room.state.move(wire.RedrawAlike(seed=seed, keys=self._alike, spread=spread_of(seed)))
+            self._note_moved(self.room.state.rearrange(seed, self._alike))
+
+    def _note_moved(self, found: wire.Rearranged) -> None:
+        self._rearranged = bool(found.moves)
+        self.findings.moved |= {(self.case, name) for name in found.moved}
+        self.findings.stuck |= {(self.case, name) for name in found.stuck}
+
+    def put_back(self) -> None:
+        """Masks and indices as they were constructed: how long a call takes may hang on them."""
+        if not self._rearranged:
+            return
+        self._rearranged = False
+        self.room.state.move(wire.PutBack())
+        self.room.state.take()
+        self.load()
+
+    def load(self) -> None:
+        """Give the candidate the reference's state as `State.take` found it: by its names, or by those of its
+        counterparts; and plain values that the reference's calls move, those that the candidate has."""
+        given = tuple(a for a in self.room.state.attributes if a.name in self.attributes) if self.shares else ()
+        if self._places or given:
+            names, refs = tuple(n for n, _ in self._places), tuple(r for _, r in self._places)
+            self.cell.do(wire.LoadState(names=names, refs=refs, attributes=given))
+
+    def fetch(self) -> None:
+        """Have the buffers that calls move, as they are now in the candidate's cell, among what `Room.moved` shows."""
+        if self.moved:
+            self.cell.do(wire.StoreState(names=self.moved, refs=self.room.state.after(self.moved)))
+
+    def left(self) -> tuple[wire.Attribute, ...]:
+        """The plain values that calls move, as they are now."""
+        if not self.attributes:
+            return ()
+        return self.cell.ask(wire.ReadAttributes(names=self.attributes), wire.Attributes, limit_s=60.0).values
+
+    def fetched(self) -> tuple[tuple[Tensor, Tensor], ...]:
+        """Those buffers: the candidate's and the reference's."""
+        pairs = zip(self.room.described.mutated_state, self.room.truths.moved(), strict=True)
+        return tuple((got.clone(), wanted.clone()) for name, (got, wanted, _) in pairs if name in self.moved)
+
+    def require_kept(self) -> None:
+        """Raise Refused where calls have changed parameters or buffers that the reference's leave alone."""
+        if not self.shares:
+            return
+        pairs = zip(self.room.state.names, self.room.state.shared, strict=True)
+        kept = [(name, ref) for name, ref in pairs if name not in self.room.described.mutated_state]
+        if not kept:
+            return
+        request = wire.CompareState(names=tuple(n for n, _ in kept), refs=tuple(r for _, r in kept))
+        found = self.cell.ask(request, wire.ComparedState, limit_s=60.0).changed
+        if found and not self.room.state.holds_shared():
+            told = "it writes to the memory from which it is given its state"
+            raise Refused("input_modified", f"case {self.case}: {told}")
+        if found:
+            told = f"the call changes {found[0][:80]}, which the reference leaves alone"
+            raise Refused("wrong_state", f"case {self.case}: {told}")
 
 
 def misplaced(room: Room, names: Sequence[str], precision: Precision, *, specials: bool) -> str:
@@ -86,22 +192,3 @@ def miscounted(room: Room, attributes: Sequence[wire.Attribute]) -> str:
         if wanted and attribute.text != wanted:
             return f"{attribute.name[:80]} is {attribute.text[:80] or 'no plain value'}, not {wanted[:80]}"
     return ""
-
-
-def moved(room: Room, names: Sequence[str]) -> tuple[tuple[Tensor, Tensor], ...]:
-    """The buffers of these names that were fetched: the candidate's and the reference's."""
-    pairs = zip(room.described.mutated_state, room.truths.moved(), strict=True)
-    return tuple((got.clone(), wanted.clone()) for name, (got, wanted, _) in pairs if name in names)
-
-
-def changed(room: Room, cell: Cell) -> tuple[str, str]:
-    """Reason and summary where the state is not what was loaded, though the reference leaves it alone; else "", ""."""
-    pairs = zip(room.state.names, room.state.shared, strict=True)
-    kept = [(name, ref) for name, ref in pairs if name not in room.described.mutated_state]
-    if not kept:
-        return "", ""
-    request = wire.CompareState(names=tuple(n for n, _ in kept), refs=tuple(r for _, r in kept))
-    found = cell.ask(request, wire.ComparedState, limit_s=60.0).changed
-    if found and not room.state.holds_shared():
-        return "input_modified", "it writes to the memory from which it is given its state"
-    return ("wrong_state", f"the call changes {found[0][:80]}, which the reference leaves alone") if found else ("", "")

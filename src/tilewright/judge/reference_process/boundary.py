@@ -64,7 +64,7 @@ def approach(
     if first[output].numel() == 0 or first[output].is_complex():
         return Moved(tuple(inputs), (), 0, 1)
     free = tuple(t.is_floating_point() and t.element_size() > 1 for t in inputs)
-    free = tuple(f and not s.keeps_own for f, s in zip(free, reference.structures() or (), strict=False)) or free
+    free = tuple(f and not s.keeps_own for f, s in zip(free, reference.known.structures, strict=False)) or free
     draws = torch.Generator(device=first[output].device).manual_seed(seed)
     if any(free):
         return _through_inputs(way, free, first, output=output, draws=draws)
@@ -123,14 +123,14 @@ class _Way:
         if self._state:
             self._put_state(self.state_at(t))
         given = self.inputs_at(t)
-        return self.reference.truth(self._args, given, self.seed, moved_by=moved_by, again=True)
+        return self.reference.double.truth(self._args, given, self.seed, moved_by=moved_by, again=True)
 
     def put_state_back(self) -> None:
         self._put_state([(name, start) for name, (start, _) in self._state.items()])
 
     def _put_state(self, state: Sequence[tuple[str, Tensor]]) -> None:
         write_state(self.reference.subject.built, [name for name, _ in state], [tensor for _, tensor in state])
-        self.reference.forget_double()
+        self.reference.double.forget()
 
     def spread(self, t: Tensor, like: Tensor) -> Tensor:
         return t.reshape(self.shape + (1,) * (like.ndim - len(self.shape)))

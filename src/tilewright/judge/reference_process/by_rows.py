@@ -48,7 +48,7 @@ def judged_on(reference: Reference, question: Question, results: Results) -> Jud
         if not lacking and not (isinstance(error, CodeRaised) and error.reason == "no_truth"):
             raise
         why = "memory does not suffice for the budget of each element" if lacking else str(error)
-    reference.release_truth()
+    reference.double.release()
     reference.subject.drop()
     try:
         judged, words = appeal_by_rows(reference, question, results)
@@ -64,7 +64,7 @@ def appeal_by_rows(reference: Reference, question: Question, results: Results) -
     count = rows.pop() if len(rows) == 1 else 0
     largest = max(t.numel() for t in (*question.inputs, *results.truth))
     size = max(_MOST_ELEMENTS // max(largest // max(count, 1), 1), 1)
-    if count < 4 * size or reference.is_whole():
+    if count < 4 * size or reference.double.is_whole():
         raise CodeRaised("no_truth", "no part of its rows could be judged by itself")
     asked = replace(question, limit_s=question.limit_s / 2)
     doubtful, drawn = _doubtful(results, size), _drawn(count, size, question)

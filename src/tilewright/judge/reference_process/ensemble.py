@@ -206,7 +206,7 @@ class Ensemble:
     def _run(self, *under: TorchDispatchMode, inputs: Sequence[Tensor] | None = None) -> tuple[Tensor, ...]:
         asked = self._question
         given = asked.inputs if inputs is None else inputs
-        return self._reference.truth(asked.args, given, asked.seed, under=(*self._always, *under))
+        return self._reference.double.truth(asked.args, given, asked.seed, under=(*self._always, *under))
 
     def run(self, number: int, scale: float, *watches: TorchDispatchMode) -> tuple[Tensor, ...]:
         """One run with errors of this scale, all outputs; equal numbers give equal errors."""
@@ -294,8 +294,8 @@ def classes_of(reference: Reference, question: Question) -> Classes:
     """What the module computes in, from a run of its own."""
     recorder = Recorder()
     with recorder:
-        reference.run_copy(question.args, question.inputs, question.seed)
-    dtypes = [*reference.floats(), *(t.dtype for t in question.inputs if t.is_floating_point())]
+        reference.double.run_copy(question.args, question.inputs, question.seed)
+    dtypes = [*reference.double.floats(), *(t.dtype for t in question.inputs if t.is_floating_point())]
     base = next((d for d in _WIDEST_FIRST if d in dtypes), torch.float32)
     on_gpu = any(t.is_cuda for t in question.inputs)
     matrices, convolutions = (

@@ -19,16 +19,16 @@ def write_truth(reference: Reference, request: wire.Truth, *, read: Read, write:
     """Put the truth where the request says. Raises CodeRaised("no_truth") where there is none."""
     inputs = read(request.inputs)
     try:
-        tensors = reference.truth(request.args, inputs, request.seed, buffers=request.buffers)
+        tensors = reference.double.truth(request.args, inputs, request.seed, buffers=request.buffers)
     except CodeRaised as error:
         if error.reason != "out_of_memory" or request.buffers:
             raise
         tensors = None  # while the error lives, so does what its frames hold
     if tensors is None:
-        reference.release_truth()
+        reference.double.release()
         reference.subject.drop()
         write_in_parts(reference, request, inputs, read(request.outputs))
-        reference.release_truth()
+        reference.double.release()
     else:
         _require_shapes(request.outputs + request.moved, tensors)
         write(request.outputs + request.moved, tensors)
@@ -52,11 +52,11 @@ def write_in_parts(
     the whole does not fit. Right only where rows do not depend on one another; the judge sees where they do, since the
     reference's own result then lies far off."""
     count = places[0].shape[0] if places[0].ndim else 0
-    if count < parts or any(p.ndim == 0 or p.shape[0] != count for p in places) or reference.is_whole():
+    if count < parts or any(p.ndim == 0 or p.shape[0] != count for p in places) or reference.double.is_whole():
         raise CodeRaised("no_truth", "float64 does not fit into memory")
     step = -(-count // parts)
     for rows in (slice(start, start + step) for start in range(0, count, step)):
-        found = reference.truth(request.args, rows_of(inputs, rows, count=count), request.seed)
+        found = reference.double.truth(request.args, rows_of(inputs, rows, count=count), request.seed)
         for place, part in zip(places, found, strict=True):
             if place[rows].shape != part.shape:
                 raise CodeRaised("no_truth", "float64 does not fit into memory, and rows depend on one another")

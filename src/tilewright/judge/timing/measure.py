@@ -11,28 +11,21 @@ import math
 import statistics as plain
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import ParamSpec
 
 from ...facts.machine import Machine
 from ...facts.outcome import LEAST_GAIN, Checked, Failure, Interval, Samples, Timed
 from ...facts.problem import Work
 from ..client import Cell
-from ..wire import messages as wire
 from . import statistics
-from .interleave import MOST_CALLS, Look, Player, Renew, Table, warm
+from .interleave import MOST_CALLS, Look, Player, Table, warm
 
 AA = "eager_again"
 _CLOCK_SLACK = 0.1  # of a call, may pass outside the timed region
-_CLOCK_SLACK_S = {"cpu": 100e-6, "cuda": 20e-6}  # a call: two processes answer not equally fast
+CLOCK_SLACK_S = {"cpu": 100e-6, "cuda": 20e-6}  # a call: two processes answer not equally fast
 _CLOCK_ROUNDS, _CLOCK_TRIALS = (12, 24, 36), 3  # the more where noise leaves a doubt
 _DOUBTFUL_LOOKS = 4  # numbers of rounds after which a suspicion that noise may have raised is looked at again
-_KEPT_SHARE = 0.25  # of a call, may be saved where contents are new in part alone
-_FRESH_ROUNDS = 3  # which are enough where nothing speaks against the candidate
-_MORE_FRESH_ROUNDS = (12, 24, 36, 60, 84, 120)  # which may decide, in blocks: the more where noise leaves a doubt
-_ACCUSATIONS = 2  # each of rounds of its own, until a candidate is refused for what it kept
-_CLEARED = 2.0  # of what may be, is not reached by the interval of who is known to keep nothing
-_CALM = 0.8  # eager's two calls are at least so much alike where nothing disturbs them
 _ASIDE_SHARE, _ASIDE_S = 0.25, 0.1  # of one processor; and at least so much in all
 _REST_WINDOW_S = 0.1
 # By how much two processes may differ for good that run the same code: where code, weights and page tables lie costs
@@ -61,38 +54,6 @@ class Effort:
     rest_s: float = 15.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fresh:
-    """By how much a call is dearer on new contents than eager's calls let expect, and whether noise left a doubt of it
-    to the end."""
-
-    extra_ns: Interval
-    decided: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _FreshRound:
-    """How long calls took where contents were new as a whole, and in part: the candidate's, and eager's."""
-
-    fresh_ns: float
-    part_ns: float
-    eager_fresh_ns: float
-    eager_part_ns: float
-
-    @property
-    def expected(self) -> float:
-        return self.eager_part_ns / self.eager_fresh_ns
-
-    @property
-    def extra_ns(self) -> float:
-        """By how much longer the candidate's call took on new contents than eager's let expect."""
-        return self.fresh_ns * self.expected - self.part_ns
-
-    @property
-    def steady(self) -> bool:
-        return _CALM < self.expected < 1 / _CALM
-
-
 class Implausible(Exception):
     """The timing of the candidate can't be believed; `failure` says why."""
 
@@ -117,14 +78,14 @@ def measure(table: Table, ours: Player, *, effort: Effort, look: Look) -> None:
     """Fill the table's bursts. `look` verifies one random call of the candidate in the rounds that are chosen for it:
     as many as `effort` asks for, and more while they take little of the budget."""
     table.warm_up()
-    started, redrawn_s = time.monotonic(), table.redraw_s
+    started, redrawn_s = time.monotonic(), table.redraw.spent_s
     watch = _Watch(look)
     chosen = set(table.rng.sample(range(effort.min_rounds), effort.verified)) if effort.verified else set()
     for number in range(_PATIENCE * effort.max_rounds):
         looking = number in chosen or watch.spent_s < _LOOK_SHARE * effort.budget_s
         looking = looking or table.rng.random() < _LATE_LOOKS
         table.round({ours.name: watch.look} if looking else None)
-        spent_s = time.monotonic() - started - watch.spent_s - (table.redraw_s - redrawn_s)
+        spent_s = time.monotonic() - started - watch.spent_s - (table.redraw.spent_s - redrawn_s)
         if _enough(table, ours, effort, spent_s):
             return
 
@@ -174,89 +135,9 @@ def _warm_round(table: Table, looks: Mapping[str, Look]) -> None:
         table.burst(player, calls=table.calls[player.name], cold=False, look=looks.get(player.name))
 
 
-def check_fresh(
-    table: Table, ours: Player, eager: Player, *, renew: Renew, look: Look, quick: Look | None = None
-) -> Fresh:
-    """A call on contents that are new as a whole, and then one where a part of them has changed, in turn with eager's.
-    A candidate for which the first is the dearer one works on what it kept of earlier calls, where a user's do not
-    repeat. `look` verifies one of the calls. Where a few rounds leave a doubt, others decide in which both calls come
-    after the same work of the judge's: a process that has slept for longer launches its kernels more slowly. There the
-    quickest calls count, so `quick` verifies each that is quicker than those before it. Gives by how many ns the first
-    is dearer than eager's calls let expect: of few rounds their least, median and most."""
-    looking, said_ns = table.rng.randrange(_FRESH_ROUNDS), said_s(table, ours.name) * 1e9
-    redrawn = table.rng.randrange(_FRESH_ROUNDS)  # of no account to which of the calls is looked at
-    seen: list[_FreshRound] = []
-    for number in range(_FRESH_ROUNDS):
-        if number == redrawn:
-            table.renew_state()
-        seen.append(_fresh_round(table, ours, eager, renew, look if number == looking else None))
-    table.calm_state()
-    (low_ns, mid_ns, high_ns), least_ns = sorted(r.extra_ns for r in seen), _fresh_slack_ns(table, seen, said_ns)
-    if all(r.steady for r in seen) and -_CLEARED * least_ns <= low_ns and high_ns <= least_ns:
-        return Fresh(extra_ns=Interval(low=low_ns, mid=mid_ns, high=high_ns), decided=True)
-    seen, looking, accused = [], table.rng.randrange(_MORE_FRESH_ROUNDS[0]), 0
-    while True:
-        record = quick and replace(quick, below_ns=min((r.fresh_ns for r in seen), default=math.inf))
-        seen.append(_fresh_round(table, ours, eager, renew, look if len(seen) == looking else record, careful=True))
-        if len(seen) in _MORE_FRESH_ROUNDS:
-            blocks = _quickest(seen)
-            extra_ns = statistics.median_interval([r.extra_ns for r in blocks])
-            if extra_ns.low > _fresh_slack_ns(table, blocks):
-                accused += 1
-                if accused < _ACCUSATIONS:  # noise that lasts may look like this: it is looked for anew
-                    seen, looking = [], table.rng.randrange(_MORE_FRESH_ROUNDS[0])
-                    continue
-                part_ns = plain.median(r.part_ns for r in blocks)
-                raise Implausible(
-                    "remembers",
-                    f"a call takes {part_ns / 1e3:.1f} us where contents are new in part, and "
-                    f"{extra_ns.mid / 1e3:.1f} us more where all are, if eager's calls are the measure: it works on "
-                    "what it kept of earlier calls",
-                )
-            least_ns = _fresh_slack_ns(table, blocks, said_ns)
-            known = not accused and extra_ns.mid <= least_ns and extra_ns.high <= _CLEARED * least_ns
-            if known or len(seen) == _MORE_FRESH_ROUNDS[-1]:
-                return Fresh(extra_ns=extra_ns, decided=known)
-
-
-def _quickest(rounds: Sequence[_FreshRound]) -> list[_FreshRound]:
-    """Neighbours gathered into blocks, and of each block the quickest call of every kind: others hold a call back now
-    and then, and make none quicker, while who has kept nothing of new contents pays for them in every call."""
-    size = len(rounds) // statistics.BLOCKS
-    return [
-        _FreshRound(**{f.name: min(getattr(r, f.name) for r in rounds[n : n + size]) for f in fields(_FreshRound)})
-        for n in range(0, len(rounds), size)
-    ]
-
-
-def _fresh_round(
-    table: Table, ours: Player, eager: Player, renew: Renew, look: Look | None, *, careful: bool = False
-) -> _FreshRound:
-    slot, seen = table.rng.randrange(table.room.slots), {}
-    if not careful:
-        renew(slot, False)
-    for player in table.rng.sample((ours, eager), 2):
-        if table.room.tight:
-            table.call(player)  # what it gave back is its own again
-            renew(slot, False)
-        looked = look if player is ours else None
-        seen[player.name] = table.again(player, slot, renew=renew if careful else None, look=looked)
-        if table.room.tight:
-            player.cell.do(wire.Drop())
-    (fresh, part), (eager_fresh, eager_part) = seen[ours.name], seen[eager.name]
-    return _FreshRound(fresh_ns=fresh, part_ns=part, eager_fresh_ns=eager_fresh, eager_part_ns=eager_part)
-
-
-def _fresh_slack_ns(table: Table, seen: Sequence[_FreshRound], most_ns: float = math.inf) -> float:
-    """Of the quick ones among the calls: that others hold calls back is no reason to forgive more; and of no more than
-    `most_ns`, what a call took when it was timed, where a candidate is to be cleared."""
-    usual_ns = sorted(r.part_ns for r in seen)[len(seen) // 4]
-    return _KEPT_SHARE * min(usual_ns, most_ns) + _CLOCK_SLACK_S[table.room.device] * 1e9
-
-
 def check_contents(table: Table) -> None:
     """Raise Implausible unless what was shown last still holds what the judge knows to have been put there."""
-    changed = table.changed_input()
+    changed = table.timed.changed_input()
     if changed >= 0:
         raise Implausible(
             "input_modified",
@@ -356,7 +237,7 @@ def _excess_s(seen: Mapping[str, Sequence[Sequence[float]]], name: str, other: s
 def clock_slack_s(table: Table, name: str) -> float:
     """What may pass outside the timed region of a call: an older result's memory is given back, a pool of threads goes
     to sleep."""
-    return _CLOCK_SLACK * said_s(table, name) + _CLOCK_SLACK_S[table.room.device]
+    return _CLOCK_SLACK * said_s(table, name) + CLOCK_SLACK_S[table.room.device]
 
 
 def said_s(table: Table, name: str) -> float:
@@ -381,7 +262,7 @@ def _rate(per_s: float, unit: str) -> str:
 
 
 def summarise(checked: Checked, table: Table, *, ours: str, machine: Machine, work: Work) -> Timed:
-    bursts = table.all_bursts()
+    bursts = {name: tuple(found) for name, found in table.bursts.items()}
     baselines = [p.name for p in table.players if p.name not in (ours, AA)]
     ratios = [(n, statistics.ratio_interval(bursts[n], bursts[ours])) for n in baselines]
     ratios += [

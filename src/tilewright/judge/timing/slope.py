@@ -16,7 +16,8 @@ from dataclasses import dataclass, field, replace
 from ...facts.outcome import Interval
 from ..wire import messages as wire
 from . import statistics
-from .interleave import Player, RowLook, Table
+from .calls import RowLook
+from .interleave import Player, Table
 from .measure import Implausible
 
 # A row takes about so long, and holds between so many calls; a round takes the medians of so many rows. On two busy
@@ -73,14 +74,14 @@ def _excess(table: Table, players: Sequence[Player], *, look: RowLook | None) ->
     calls, rows, keep = _length(table, players)
     seen = {p.name: _Seen() for p in players}
     for player in players:
-        table.row(player, calls=calls, keep=keep)  # memory for so many results is had once
+        table.timed.row(player, calls=calls, keep=keep)  # memory for so many results is had once
     looking, redrawn = (table.rng.randrange(statistics.LOOKS[0]) for _ in range(2))
     for rounds in statistics.LOOKS[:_DOUBTFUL_LOOKS]:
         while len(seen[players[0].name].tick_ns) < rounds:
             number = len(seen[players[0].name].tick_ns)
             looked = look if number == looking else None
             if number == redrawn:
-                table.renew_state()
+                table.redraw.renew()
             for player in table.shuffled(players):
                 verify = looked if player is players[0] else None
                 _round(table, player, seen[player.name], (calls, rows), keep, verify)
@@ -88,7 +89,7 @@ def _excess(table: Table, players: Sequence[Player], *, look: RowLook | None) ->
         excess_ns, tick_ns = statistics.median_interval(_extra_ns(ours, eager)), plain.median(ours.tick_ns)
         if not excess_ns.low <= _slack_ns(table, tick_ns) < excess_ns.mid:
             break
-    table.calm_state()
+    table.redraw.calm()
     return excess_ns, tick_ns
 
 
@@ -108,7 +109,7 @@ def _round(table: Table, player: Player, seen: _Seen, size: tuple[int, int], kee
     tick_ns: list[float] = []
     for number in range(rows):
         _, tick, wall_s = table.call(player, cold=False)
-        ticks_ns, row_s = table.row(player, calls=calls, keep=keep, look=look if number == 0 else None)
+        ticks_ns, row_s = table.timed.row(player, calls=calls, keep=keep, look=look if number == 0 else None)
         beyond_ns.append(((row_s - wall_s) * 1e9 - sum(ticks_ns) + tick.ns) / (calls - 1))
         row_ns += ticks_ns
         tick_ns.append(tick.ns)

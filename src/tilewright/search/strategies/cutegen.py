@@ -130,10 +130,6 @@ class _Round:
         wanted = self.plan.evidence_from
         return step + 1 >= wanted if wanted is not None else self.within_noise >= self.plan.structure_patience
 
-    def _told(self) -> list[str]:
-        """What prompts say of what was tried."""
-        return self.ledger if self.plan.remembers else []
-
     def _begin(self) -> Steps[None]:
         """With what the library makes of the module, tuned, where it makes anything."""
         start = self.author.brief.start
@@ -164,14 +160,15 @@ class _Round:
 
     def _step(self, step: int) -> Steps[None]:
         base = self.current
+        tried = self.ledger if self.plan.remembers else []  # as prompts tell it
         if base is None:
             written = yield from self.author.written(
-                None, f"step {step}: write", "write", ledger=self._told(), near=self._near()
+                None, f"step {step}: write", "write", ledger=tried, near=self._near()
             )
         else:
             seen = yield from self._evidence(base)
             written = yield from self.author.written(
-                base.candidate, f"step {step}: {self.stage}", "step", stage=self.stage, ledger=self._told(),
+                base.candidate, f"step {step}: {self.stage}", "step", stage=self.stage, ledger=tried,
                 measured=measured(base.timed), evidence=seen, near=self._near(),
                 **shown(base.candidate),
             )  # fmt: skip

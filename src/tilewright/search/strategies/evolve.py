@@ -123,11 +123,12 @@ def evolve_paper(brief: Brief) -> Steps[None]:
 def _searched(brief: Brief, plan: Plan) -> Steps[None]:
     search = _Search(brief, plan)
     why = yield from search.run()
-    yield from search.author.ended(search.best.passed if search.best else None, why)
+    best = search.best
+    yield from search.author.ended(best.passed if best else None, why)
 
 
-class _Search:
-    """`refused` waits to be mended; `unpaid` counts generations that brought nothing."""
+class _Population:
+    """The kernels of a search, and what it has learnt of them. `refused` waits to be mended."""
 
     def __init__(self, brief: Brief, plan: Plan) -> None:
         self.author = Author(brief)
@@ -140,48 +141,34 @@ class _Search:
         self.profile: Inspected | None = None
         self.seen: set[str] = set()
         self.refused: list[_Refused] = []
-        self.unpaid = 0
-        self.profiled: set[str] = set()
         self.dice = Random(brief.seed)
 
-    def run(self) -> Steps[str]:
-        """Returns why it ended."""
-        yield from self._library()
-        for generation in range(1, self.plan.generations + 1):
-            if reason := self._enough():
-                return reason
-            self.dice = Random(f"{self.author.brief.seed}:{generation}")
-            best = self.best
-            yield from self._profiled()
-            proposals = yield from self._proposals(generation)
-            yield from self._judged(proposals, generation)
-            self.unpaid = self.unpaid + 1 if self.best is best else 0
-            if generation % self.plan.migration == 0:
-                self.archive.migrate()
-        return self._enough() or f"{self.plan.generations} generations"
+    def accept(self, passed: Passed, idea: str, *, island: int, born: int) -> str:
+        """What becomes of a kernel that is right."""
+        new = member(passed, idea=idea, born=born)
+        stays = self.archive.admit(new, island)
+        if self.best is not None and not _overtakes(passed.timed, self.best.passed.timed):
+            return "kept" if stays else "not kept: others like it are faster"
+        self.best, self.profile = new, None
+        self.lessons.outdate()
+        return "the fastest so far"
 
-    def _enough(self) -> str:
-        if over := self.author.spending.over():
-            return over
-        if self.best is not None and self.best.passed.floor_share >= self.plan.enough_of_floor:
-            return f"at {self.best.passed.floor_share:.0%} of the floor"
-        return f"{self.unpaid} generations in a row brought nothing" if self.unpaid >= self.plan.patience else ""
+    def refuse(self, proposal: _Proposal, failure: Failure) -> None:
+        told = f"refused at {failure.stage}: {failure.reason}: {failure.summary}"
+        self.lessons.add(proposal.line + told)
+        candidate, before = proposal.written.candidate, proposal.draft.mending
+        mended = (*before.mended, f"{proposal.written.idea}: it was {told}") if before else ()
+        if candidate is not None and "repair" in self.parts and len(mended) < self.plan.fixes:
+            idea = before.idea if before else proposal.written.idea
+            self.refused.append(
+                _Refused(candidate=candidate, failure=failure, idea=idea, island=proposal.draft.island, mended=mended)
+            )
 
-    def _library(self) -> Steps[None]:
-        start = self.author.brief.start
-        if start is None or "library" not in self.parts:
-            return
-        idea = "what the library makes of it"
-        self.seen.add(start.id)
-        outcome = yield from self.author.tried(start, idea)
-        if isinstance(outcome, Failure):
-            self.lessons.add(f"{idea}: refused: {outcome.reason}: {outcome.summary}")
-            return
-        self._accept(outcome, idea, island=0, born=0)
 
-    # ---- what is asked
+class _Drafting(_Population):
+    """What is asked of models in a generation."""
 
-    def _proposals(self, generation: int) -> Steps[list[_Proposal]]:
+    def proposals(self, generation: int) -> Steps[list[_Proposal]]:
         """A generation's, from prompts that are put together, or in turn; with them goes the review."""
         room = self.author.spending.calls_left()
         count = self.plan.proposals if room is None else min(self.plan.proposals, room)
@@ -211,7 +198,9 @@ class _Search:
         if "sampling" not in self.parts:
             return AS_IT_IS
         return Sampling(
-            temperature=self.dice.choice(TEMPERATURES), effort=self.dice.choice(EFFORTS), member=self.dice.randrange(60)
+            temperature=self.dice.choice(TEMPERATURES),
+            effort=self.dice.choice(EFFORTS),
+            member=self.dice.randrange(60),
         )
 
     def _draft(self, slot: int, generation: int, *, last: int, others: Sequence[_Proposal]) -> _Draft:
@@ -226,7 +215,10 @@ class _Search:
         if not home:
             near, ledger = self.author.brief.near, self.lessons.recent
             return _Draft(
-                kind="write", island=island, base=None, messages=self.author.first("write", near=near, ledger=ledger)
+                kind="write",
+                island=island,
+                base=None,
+                messages=self.author.first("write", near=near, ledger=ledger),
             )
         parent = self.archive.parent(island, self.dice)
         joins = "recombination" in self.parts and slot == last and generation > 1
@@ -255,15 +247,6 @@ class _Search:
         kind: Kind = "join" if partner else "change"
         return _Draft(kind=kind, island=island, messages=messages, base=parent.passed.candidate, parent=parent)
 
-    def _profiled(self) -> Steps[None]:
-        """Profile the fastest, unless that was done or can't be."""
-        best = self.best
-        if best is None or "profile" not in self.parts or best.passed.candidate.id in self.profiled:
-            return
-        self.profiled.add(best.passed.candidate.id)
-        event = yield from self.author.move(Inspect(what=best.passed.candidate))
-        self.profile = event.outcome if isinstance(event.outcome, Inspected) else None
-
     def _review(self, generation: int) -> tuple[Ask, ...]:
         """One prompt for both: what the tries have taught, and what a new profile recommends; () where neither is
         due."""
@@ -279,7 +262,58 @@ class _Search:
         )  # fmt: skip
         return (self.author.ask_of(messages, f"generation {generation}: review", system="review_system"),)
 
-    # ---- what came of it
+
+class _Search(_Drafting):
+    """`unpaid` counts generations that brought nothing."""
+
+    def __init__(self, brief: Brief, plan: Plan) -> None:
+        super().__init__(brief, plan)
+        self.unpaid = 0
+        self.profiled: set[str] = set()
+
+    def run(self) -> Steps[str]:
+        """Returns why it ended."""
+        yield from self._library()
+        for generation in range(1, self.plan.generations + 1):
+            if reason := self._enough():
+                return reason
+            self.dice = Random(f"{self.author.brief.seed}:{generation}")
+            best = self.best
+            yield from self._profiled()
+            proposals = yield from self.proposals(generation)
+            yield from self._judged(proposals, generation)
+            self.unpaid = self.unpaid + 1 if self.best is best else 0
+            if generation % self.plan.migration == 0:
+                self.archive.migrate()
+        return self._enough() or f"{self.plan.generations} generations"
+
+    def _enough(self) -> str:
+        if over := self.author.spending.over():
+            return over
+        if self.best is not None and self.best.passed.floor_share >= self.plan.enough_of_floor:
+            return f"at {self.best.passed.floor_share:.0%} of the floor"
+        return f"{self.unpaid} generations in a row brought nothing" if self.unpaid >= self.plan.patience else ""
+
+    def _library(self) -> Steps[None]:
+        start = self.author.brief.start
+        if start is None or "library" not in self.parts:
+            return
+        idea = "what the library makes of it"
+        self.seen.add(start.id)
+        outcome = yield from self.author.tried(start, idea)
+        if isinstance(outcome, Failure):
+            self.lessons.add(f"{idea}: refused: {outcome.reason}: {outcome.summary}")
+            return
+        self.accept(outcome, idea, island=0, born=0)
+
+    def _profiled(self) -> Steps[None]:
+        """Profile the fastest, unless that was done or can't be."""
+        best = self.best
+        if best is None or "profile" not in self.parts or best.passed.candidate.id in self.profiled:
+            return
+        self.profiled.add(best.passed.candidate.id)
+        event = yield from self.author.move(Inspect(what=best.passed.candidate))
+        self.profile = event.outcome if isinstance(event.outcome, Inspected) else None
 
     def _judged(self, proposals: Sequence[_Proposal], generation: int) -> Steps[None]:
         """Try what is new, and settle each."""
@@ -303,10 +337,10 @@ class _Search:
         outcomes = yield from self.author.all_tried([(c, f"{p.why}: {p.written.idea}") for p, c in new])
         for (proposal, _), outcome in zip(new, outcomes, strict=False):
             if isinstance(outcome, Passed):
-                fate = self._accept(outcome, proposal.written.idea, island=proposal.draft.island, born=generation)
+                fate = self.accept(outcome, proposal.written.idea, island=proposal.draft.island, born=generation)
                 self.lessons.add(f"{proposal.line}{microseconds(outcome.ns)}, {fate}")
             else:
-                self._refuse(proposal, outcome)
+                self.refuse(proposal, outcome)
         self.refused = self.refused[-self.plan.proposals :]
 
     def _verified(self, new: list[_New]) -> Steps[list[_New]]:
@@ -316,7 +350,7 @@ class _Search:
         for one, event in zip(new, events, strict=True):
             assert isinstance(event.outcome, Verified)
             if (fault := event.outcome.proven) is not None:
-                self._refuse(one[0], Failure(stage="verify", reason=fault.verifier, summary=fault.why))
+                self.refuse(one[0], Failure(stage="verify", reason=fault.verifier, summary=fault.why))
             else:
                 ranked.append((len(event.outcome.suspected), one))
         return [one for _, one in sorted(ranked, key=lambda pair: pair[0])]
@@ -336,27 +370,6 @@ class _Search:
         replies = yield from self.author.replies(asks)
         risks = [read_risk(reply.text) for reply in replies]
         return [one for _, one in sorted(zip(risks, new, strict=True), key=lambda pair: pair[0])]
-
-    def _accept(self, passed: Passed, idea: str, *, island: int, born: int) -> str:
-        """What becomes of a kernel that is right."""
-        new = member(passed, idea=idea, born=born)
-        stays = self.archive.admit(new, island)
-        if self.best is not None and not _overtakes(passed.timed, self.best.passed.timed):
-            return "kept" if stays else "not kept: others like it are faster"
-        self.best, self.profile = new, None
-        self.lessons.outdate()
-        return "the fastest so far"
-
-    def _refuse(self, proposal: _Proposal, failure: Failure) -> None:
-        told = f"refused at {failure.stage}: {failure.reason}: {failure.summary}"
-        self.lessons.add(proposal.line + told)
-        candidate, before = proposal.written.candidate, proposal.draft.mending
-        mended = (*before.mended, f"{proposal.written.idea}: it was {told}") if before else ()
-        if candidate is not None and "repair" in self.parts and len(mended) < self.plan.fixes:
-            idea = before.idea if before else proposal.written.idea
-            self.refused.append(
-                _Refused(candidate=candidate, failure=failure, idea=idea, island=proposal.draft.island, mended=mended)
-            )
 
 
 def _overtakes(new: Timed, best: Timed) -> bool:

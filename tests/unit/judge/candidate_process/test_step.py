@@ -12,6 +12,7 @@ from tilewright.judge.candidate_process.load import CodeRaised
 from tilewright.judge.candidate_process.step import Step, tensors_of
 from tilewright.judge.candidate_process.subject import Subject
 from tilewright.judge.reference_process import families, jitter
+from tilewright.judge.reference_process.describing import describe
 from tilewright.judge.reference_process.learn import learn
 from tilewright.judge.reference_process.reference import Reference
 from tilewright.judge.wire.messages import Gradients
@@ -190,7 +191,7 @@ def test_tensors_come_in_the_order_of_sorted_keys() -> None:
 
 
 def test_floating_inputs_and_trained_parameters_have_gradients() -> None:
-    found = _opened().describe(1, trace=False, training=True)
+    found = describe(_opened(), 1, trace=False, training=True)
     assert found.gradients == Gradients(
         outputs=(1, 2), inputs=(0,), parameters=("linear.weight", "linear.bias", "norm.weight", "norm.bias")
     )
@@ -214,7 +215,7 @@ def test_marked_inputs_alone_have_gradients() -> None:
 def test_a_module_without_gradients_is_the_users_mistake() -> None:
     source = SOURCE.replace('return {"y"', 'y = y.detach()\n        return {"y"')
     with pytest.raises(CodeRaised, match="judge it with --mode inference"):
-        _opened(source).describe(1, trace=False, training=True)
+        describe(_opened(source), 1, trace=False, training=True)
 
 
 # ---- truth and slack
@@ -222,21 +223,21 @@ def test_a_module_without_gradients_is_the_users_mistake() -> None:
 
 def test_the_truth_of_a_step_is_in_float64() -> None:
     reference = _opened()
-    found = reference.describe(1, trace=False, training=True)
+    found = describe(reference, 1, trace=False, training=True)
     text, inputs = reference.all_inputs(2)
-    truth = reference.truth(text, inputs, seed=5)
+    truth = reference.double.truth(text, inputs, seed=5)
     assert len(truth) == len(found.outputs) == 8
     assert {t.dtype for t in truth} == {torch.float64, torch.int64}
-    own = [t.detach() for t in tensors_of(reference._subject.run(text, inputs))]
+    own = [t.detach() for t in tensors_of(reference.subject.run(text, inputs))]
     assert all(torch.allclose(a.double(), b.double(), rtol=1e-4, atol=1e-5) for a, b in zip(own, truth, strict=True))
 
 
 def _slack(source: str, inputs: list[Tensor]) -> tuple[Tensor, ...]:
     reference = _opened(source)
-    reference._subject.gradients, like = learn(reference._subject.built, ONE_INPUT, inputs, ())
+    reference.subject.gradients, like = learn(reference.subject.built, ONE_INPUT, inputs, ())
     given = [*inputs, *families.upstream(like, "ones", 1)]
-    own = [t.detach() for t in tensors_of(reference._subject.run(ONE_INPUT, given))]
-    return reference.slack(ONE_INPUT, given, own, reference.truth(ONE_INPUT, given, 1), 1)
+    own = [t.detach() for t in tensors_of(reference.subject.run(ONE_INPUT, given))]
+    return reference.double.slack(ONE_INPUT, given, own, reference.double.truth(ONE_INPUT, given, 1), 1)
 
 
 FUNCTION = """

@@ -30,7 +30,7 @@ def _shared(
     built = wire.Constructed(
         state=_named(*shown), training=True, hidden=_named(*hidden, hidden=True), attributes=attributes
     )
-    return state.shared(described, built)
+    return state.shared_with(described, built)
 
 
 def test_all_of_it() -> None:

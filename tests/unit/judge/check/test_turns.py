@@ -10,7 +10,7 @@ import pytest
 
 from fakes.checked import Problem
 from tilewright.judge.check.plan import BOUNDARY, BRIEF
-from tilewright.judge.reference_process.reference import Reference
+from tilewright.judge.reference_process.double import Double
 from tilewright.judge.wire import messages as wire
 
 HEAD = """
@@ -117,14 +117,14 @@ def test_comparisons_without_a_jump_are_soon_given_up(tmp_path: Path) -> None:
     source = HEAD.format(result="torch.where(h > 0, h, 0.1 * h)")
     problem = Problem(source)
     runs = 0
-    truth = Reference.truth
+    truth = Double.truth
 
-    def counted(self: Reference, *args: Any, **named: Any) -> Any:
+    def counted(self: Double, *args: Any, **named: Any) -> Any:
         nonlocal runs
         runs += bool(named.get("again"))
         return truth(self, *args, **named)
 
-    with patch.object(Reference, "truth", counted):
+    with patch.object(Double, "truth", counted):
         assert problem.refused(_candidate(source), tmp_path) == ""
     asked = [a for a in problem.cell.asked if isinstance(a, wire.Approach)]
     assert len(asked) == 1 and 0 < runs < 25

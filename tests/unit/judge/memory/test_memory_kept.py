@@ -12,10 +12,10 @@ from fakes.facts import PROBLEM, timed
 from tilewright.facts.candidate import Candidate
 from tilewright.facts.errors import HarnessError, UserError
 from tilewright.facts.outcome import Failure, Timed
-from tilewright.judge import cells
+from tilewright.judge import evaluate, spares
 from tilewright.judge.cells import Cells
 from tilewright.judge.client import Cell, CellFault, Limits
-from tilewright.judge.evaluate import Judge
+from tilewright.judge.judgement import Hoarding
 from tilewright.judge.memory import sizes as memory
 from tilewright.judge.wire import messages as wire
 
@@ -81,15 +81,16 @@ def test_a_candidate_that_seems_to_keep_memory_is_judged_once_more(
     """What another process gave back meanwhile looks alike, once."""
     kept = Failure(stage="check", reason="out_of_memory", summary="it keeps 62.7 GiB of the GPU's memory")
     left, said = list(accused), []
-    judge = Judge.__new__(Judge)
-    judge._say = said.append
 
-    def evaluate(*_: object) -> Timed | Failure:
-        judge._hoarding = left.pop(0)
-        return kept if judge._hoarding else timed(2.0)
+    def judged_once(self: object) -> Timed | Failure:
+        if left.pop(0):
+            raise Hoarding(kept.reason, kept.summary)
+        return timed(2.0)
 
-    monkeypatch.setattr(judge, "_evaluate", evaluate)
-    assert (judge._judged(Candidate(files=()), (), ()) == kept) == refused
+    monkeypatch.setattr(evaluate._Evaluation, "_judged_once", judged_once)
+    opened: Any = SimpleNamespace(say=said.append)
+    evaluation = evaluate._Evaluation(opened, Candidate(files=()), notes=(), compiled=(), foreign=False, vouched=False)
+    assert (evaluation.run() == kept) == refused
     assert len(accused) - len(left) == evaluated and len(said) == 1
 
 
@@ -110,20 +111,20 @@ class _Starting:
 def _cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whys: list[str]) -> tuple[Cells, list[Any]]:
     made: list[Any] = []
 
-    def start(self: Cells, name: str, *, isolate: bool = True) -> Any:
+    def start(self: Cells, name: str, **_: object) -> Any:
         made.append(_Starting(whys[len(made)] if len(made) < len(whys) else ""))
         return made[-1]
 
     monkeypatch.setattr(Cells, "_start", start)
-    monkeypatch.setattr(cells, "time", SimpleNamespace(monotonic=lambda: float(len(made)), sleep=lambda s: None))
+    monkeypatch.setattr(spares, "time", SimpleNamespace(monotonic=lambda: float(len(made)), sleep=lambda s: None))
     return Cells(PROBLEM, workdir=tmp_path, threads=1, limits=Limits(), say=print), made
 
 
 def test_a_cell_for_which_there_was_no_memory_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, made = _cells(tmp_path, monkeypatch, ["CUDA error: out of memory"] * 3)
-    found.start_spare()
-    found.settle_spare()  # there is none then, and whoever is timed goes on
-    assert found.take_spare() is made[3]
+    found.spares.start()
+    found.spares.settle()  # there is none then, and whoever is timed goes on
+    assert found.spares.take() is made[3]
     assert [m.closed for m in made] == [True, True, True, False, False]
 
 
@@ -131,8 +132,8 @@ def test_a_cell_for_which_there_was_no_memory_is_tried_again(tmp_path: Path, mon
 def test_not_for_ever_and_not_for_another_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
     found, made = _cells(tmp_path, monkeypatch, [why] * 1000)
     with pytest.raises(HarnessError, match=why):
-        found.take_spare()
-    assert len(made) == (1 if why == "no such device" else cells._MEMORY_LIMIT_S + 1)
+        found.spares.take()
+    assert len(made) == (1 if why == "no such device" else spares._MEMORY_LIMIT_S + 1)
 
 
 def test_a_gpu_without_room_for_the_judge_itself_is_the_users_to_clear(monkeypatch: pytest.MonkeyPatch) -> None:

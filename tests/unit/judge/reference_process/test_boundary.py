@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tilewright.judge.candidate_process.subject import Subject
 from tilewright.judge.reference_process import boundary
+from tilewright.judge.reference_process.describing import describe
 from tilewright.judge.reference_process.families import FAMILIES, shortened
 from tilewright.judge.reference_process.reference import Reference
 
@@ -39,13 +40,13 @@ def _open(result: str) -> tuple[Reference, str, tuple[Tensor, ...]]:
     source = SOURCE.format(result=result)
     reference = Reference("/nowhere/p.py", source, ["{}"], subject=Subject("cpu"), compiled=False)
     reference.construct(0, seed=1)
-    described = reference.describe(2, trace=False)
+    described = describe(reference, 2, trace=False)
     return reference, described.args, reference.inputs(7, "own")[1]
 
 
 def _wrong_rows(reference: Reference, args: str, moved: boundary.Moved, *, lower: bool) -> int:
     """Rows in which the module's result, or TF32's, is another than the truth."""
-    truth = reference.truth(args, moved.inputs, 1)[0]
+    truth = reference.double.truth(args, moved.inputs, 1)[0]
     weight = reference.subject.built.get_parameter("weight")
     kept = weight.detach().clone()
     x, mask = moved.inputs
@@ -83,9 +84,11 @@ def test_both_sides_come_up() -> None:
     """Of rows of one comparison a constant is wrong in about half."""
     reference, args, inputs = _open("h.sum(1) > 9.0")
     moved = boundary.approach(reference, args, inputs, seed=5)
-    truth = reference.truth(args, moved.inputs, 1)[0]
+    truth = reference.double.truth(args, moved.inputs, 1)[0]
     assert moved.turned > 30 and 8 < int(truth.sum()) < 32
-    assert not bool(reference.truth(args, inputs, 1)[0].float().mean() > 0.2), "plain draws lie below, nearly all"
+    assert not bool(reference.double.truth(args, inputs, 1)[0].float().mean() > 0.2), (
+        "plain draws lie below, nearly all"
+    )
 
 
 def test_the_same_seed_gives_the_same_inputs() -> None:
@@ -146,7 +149,7 @@ def test_twelve_bits() -> None:
 
 def test_a_redraw_of_twelve_bits() -> None:
     reference, _, _ = _open("h")
-    reference.redraw(8, brief=True)
+    reference.state.redraw(8, brief=True)
     weight = reference.subject.built.get_parameter("weight").detach()
     assert torch.equal(shortened(weight), weight)
 

@@ -56,7 +56,7 @@ def _judgement(expression: str, x: Tensor, got: Tensor, limit_s: float = SHORT_S
     reference = Reference("/nowhere/p.py", source, ["{}"], subject=Subject("cpu"), compiled=False)
     reference.construct(0, seed=1)
     text = values.encode([x], [])
-    own, (truth,) = reference.subject.run(text, [x]), reference.truth(text, [x], 5)
+    own, (truth,) = reference.subject.run(text, [x]), reference.double.truth(text, [x], 5)
     question = Question(args=text, inputs=[x], seed=5, limit_s=limit_s)
     return judged_on(reference, question, Results(outputs=(0,), got=(got,), own=(own,), truth=(truth,)))
 

@@ -8,7 +8,7 @@ import torch
 
 from tilewright.judge.candidate_process.state import named_state
 from tilewright.judge.candidate_process.subject import Subject
-from tilewright.judge.reference_process.counterparts import Counterparts
+from tilewright.judge.reference_process.describing import describe
 from tilewright.judge.reference_process.rearrange import WAYS, rearranged, runs_on_cpu
 from tilewright.judge.reference_process.reference import Reference
 from tilewright.judge.wire.messages import Rearranged
@@ -38,18 +38,18 @@ def _open(init: str, forward: str) -> Reference:
     source = HEAD.format(init=init, forward=forward)
     reference = Reference("/nowhere/problem.py", source, ["{}"], subject=Subject("cpu"), compiled=False)
     reference.construct(0, seed=3)
-    reference.describe(1, trace=False)
+    describe(reference, 1, trace=False)
     reference.construct(0, seed=3)
     return reference
 
 
 def _rearranged(reference: Reference, seed: int = 7) -> Rearranged:
     text, inputs = reference.inputs(1, "own")
-    return reference.rearrange(seed, text, inputs)
+    return reference.state.rearrange(seed, text, inputs)
 
 
 def _state(reference: Reference) -> dict[str, torch.Tensor]:
-    return {n: t.detach().clone() for n, t in named_state(reference._subject.built).items()}
+    return {n: t.detach().clone() for n, t in named_state(reference.subject.built).items()}
 
 
 def test_a_mask_is_moved_so_that_no_row_is_empty_and_put_back() -> None:
@@ -60,7 +60,7 @@ def test_a_mask_is_moved_so_that_no_row_is_empty_and_put_back() -> None:
     assert found.moved == ("mask",) and not found.stuck
     assert not torch.equal(after, before) and int(after.sum()) == int(before.sum()) and bool(after.any(-1).all())
     assert not torch.equal(_state(reference)["mask"], before)
-    reference.put_back()
+    reference.state.put_back()
     assert torch.equal(_state(reference)["mask"], before)
 
 
@@ -113,13 +113,12 @@ def test_what_calls_move_is_left_to_them() -> None:
 def test_only_what_has_one_of_the_marks_is_moved() -> None:
     both = f'{TRIANGLE}; self.register_buffer("other", torch.ones(24, 24).triu().bool())'
     reference = _open(both, 'return torch.softmax(x.masked_fill(~self.mask, float("-inf")), -1) * self.other')
-    marked = Counterparts(reference._subject.built)
-    (key,) = (m.key for m in marked.marks if m.name == "mask")
+    (key,) = (m.key for m in reference.state.mark() if m.name == "mask")
     text, inputs = reference.inputs(1, "own")
-    found = reference.rearrange(7, text, inputs, marked.labels((key,)))
+    found = reference.state.rearrange(7, text, inputs, (key,))
     assert found.moved == ("mask",) and not found.stuck
     assert torch.equal(_state(reference)["other"], torch.ones(24, 24).triu().bool())
-    reference.put_back()
+    reference.state.put_back()
     assert torch.equal(_state(reference)["mask"], torch.ones(24, 24).tril().bool())
 
 
@@ -134,7 +133,7 @@ def test_changing_places_keeps_what_there_is(way: str) -> None:
 
 def test_an_index_that_leads_out_of_a_tensor_is_seen_on_the_cpu() -> None:
     reference = _open('self.register_buffer("order", torch.arange(24).flip(0))', "return x[:, self.order]")
-    subject = reference._subject
+    subject = reference.subject
     text, (whole,) = reference.inputs(1, "own")
     assert runs_on_cpu(subject, text, [whole], flops=0.0)
     assert not runs_on_cpu(subject, text, [whole[:, :23]], flops=0.0)

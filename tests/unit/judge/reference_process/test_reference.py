@@ -11,6 +11,7 @@ from torch import nn
 from tilewright.judge.candidate_process.load import CodeRaised, is_out_of_memory, last_line
 from tilewright.judge.candidate_process.subject import Subject, poisoned
 from tilewright.judge.reference_process import families, work
+from tilewright.judge.reference_process.describing import describe, traced
 from tilewright.judge.reference_process.problem import load_problem
 from tilewright.judge.reference_process.reference import Reference
 from tilewright.judge.reference_process.truths import write_in_parts
@@ -45,7 +46,7 @@ def _open(source: str = SOURCE, case: str = "{}") -> Reference:
 
 
 def test_description_of_a_case() -> None:
-    found = _open().describe(1, trace=False)
+    found = describe(_open(), 1, trace=False)
     assert [(s.shape, s.dtype) for s in found.inputs] == [((5, 8), "f32"), ((5, 3), "bool")]
     assert found.outputs[0].spec.shape == (5, 3) and found.outputs[0].aliases_input == -1
     assert set(found.mutated_state) == {"norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
@@ -56,7 +57,7 @@ def test_description_of_a_case() -> None:
 
 def test_dropout_is_seen_to_be_random() -> None:
     source = SOURCE.replace("def get_init_inputs(n=8, p=0.0)", "def get_init_inputs(n=8, p=0.5)")
-    assert _open(source).describe(1, trace=False).random
+    assert describe(_open(source), 1, trace=False).random
 
 
 def test_inputs_depend_on_the_seed_alone() -> None:
@@ -68,9 +69,9 @@ def test_inputs_depend_on_the_seed_alone() -> None:
 def test_truth_is_the_float64_module() -> None:
     reference = _open()
     text, inputs = reference.inputs(1, "own")
-    (truth,) = reference.truth(text, inputs, 0)
+    (truth,) = reference.double.truth(text, inputs, 0)
     assert truth.dtype == torch.float64
-    result = reference._subject.run(text, inputs)
+    result = reference.subject.run(text, inputs)
     torch.testing.assert_close(result.double(), truth, rtol=1e-5, atol=1e-5)
     assert not torch.equal(result.double(), truth)
 
@@ -78,9 +79,9 @@ def test_truth_is_the_float64_module() -> None:
 def test_truth_in_parts_equals_the_whole_where_rows_are_independent() -> None:
     source = SOURCE.replace("self.norm(self.linear(x))", "self.linear(x)")
     reference = _open(source)
-    reference._subject.built.eval()
+    reference.subject.built.eval()
     text, inputs = reference.inputs(1, "own")
-    (whole,) = reference.truth(text, inputs, 0)
+    (whole,) = reference.double.truth(text, inputs, 0)
     parts = torch.empty_like(whole)
     write_in_parts(reference, Truth(args=text, inputs=(), outputs=(), seed=0), inputs, [parts], parts=2)
     torch.testing.assert_close(parts, whole, rtol=1e-14, atol=1e-14)
@@ -88,9 +89,9 @@ def test_truth_in_parts_equals_the_whole_where_rows_are_independent() -> None:
 
 def test_redraw_moves_ones_and_zeros_and_keeps_variances_positive() -> None:
     reference = _open()
-    module = reference._subject.built
+    module = reference.subject.built
     before = {k: v.clone() for k, v in module.state_dict().items()}
-    reference.redraw(5)
+    reference.state.redraw(5)
     after = module.state_dict()
     for name in ("linear.weight", "norm.weight", "norm.bias", "norm.running_mean", "norm.running_var"):
         assert not torch.equal(before[name], after[name]), name
@@ -124,7 +125,7 @@ def test_faults_of_the_file(source: str, reason: str, words: str) -> None:
 )
 def test_faults_of_the_module(old: str, new: str, words: str) -> None:
     with pytest.raises(CodeRaised, match=words):
-        _open(SOURCE.replace(old, new)).describe(1, trace=False)
+        describe(_open(SOURCE.replace(old, new)), 1, trace=False)
 
 
 def test_work_counts_a_gather_by_what_it_fetches() -> None:
@@ -180,10 +181,10 @@ def test_the_longest_sum(call: Callable[[torch.Tensor], torch.Tensor], terms: in
 def test_a_graph_can_be_asked_for_by_itself() -> None:
     """Of what the arguments hold nothing is looked at."""
     reference = _open()
-    found = reference.describe(1, trace=False)
+    found = describe(reference, 1, trace=False)
     assert found.graph == ""
-    traced = reference.traced(found.args, found.inputs)
-    assert traced.graph == reference.describe(1, trace=True).graph != "" and traced.failure == ""
+    again = traced(reference, found.args, found.inputs)
+    assert again.graph == describe(reference, 1, trace=True).graph != "" and again.failure == ""
 
 
 MOVING = """
@@ -217,20 +218,20 @@ def get_init_inputs():
 @pytest.mark.parametrize(("shown", "shows"), [("self.calls", True), ("1.0", False)])
 def test_what_calls_move_beside_the_state_is_described_and_put_back(shown: str, shows: bool) -> None:
     reference = _open(MOVING.replace("SHOWN", shown))
-    found = reference.describe(1, trace=False)
+    found = describe(reference, 1, trace=False)
     assert set(found.mutated_state) == {"cache", "hidden"}
     assert {s.name for s in found.state if s.hidden} == {"cache", "hidden"}
     assert {a.name: a.text for a in found.attributes} == {"calls": "0", "kept": "[1]"}
     assert found.shows_attributes is shows
     assert not found.random, "it is no chance that a second call gives something else"
-    module = reference._subject.built
+    module = reference.subject.built
     assert (module.calls, module.kept, float(module.hidden.sum())) == (0, [1], 0.0)
 
 
 def test_truth_starts_from_the_state_each_time() -> None:
     reference = _open(MOVING.replace("SHOWN", "self.calls"))
-    reference.describe(1, trace=False)
+    describe(reference, 1, trace=False)
     text, inputs = reference.inputs(2, "own")
-    truths = [reference.truth(text, inputs, 0, buffers=("cache", "hidden")) for _ in range(2)]
+    truths = [reference.double.truth(text, inputs, 0, buffers=("cache", "hidden")) for _ in range(2)]
     assert all(map(torch.equal, *truths))
     assert torch.equal(truths[0][2], inputs[0][1].double())

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from tilewright.judge.candidate_process.load import CodeRaised
 from tilewright.judge.candidate_process.subject import Subject
 from tilewright.judge.reference_process import families
+from tilewright.judge.reference_process.describing import describe
 from tilewright.judge.reference_process.reference import Reference
 from tilewright.judge.reference_process.structure import Structure, structure_of
 from tilewright.judge.wire.messages import Variant
@@ -98,7 +99,7 @@ def test_positive_is_a_promise_where_the_module_takes_nothing_else(operation: st
     source = SOURCE.replace("OPERATION", operation)
     reference = Reference("/nowhere/p.py", source, ["{}"], subject=Subject("cpu"), compiled=False)
     reference.construct(0, seed=1)
-    reference.describe(1, trace=False)
+    describe(reference, 1, trace=False)
     (drawn,) = reference.inputs(5, "normal")[1]
     assert bool((drawn < 0).any()) == negative
 
@@ -118,7 +119,7 @@ def test_what_is_promised_of_certain_places_is_not_repeated(drawn: str, grows: b
     source = SOURCE.replace("OPERATION", "x * 2").replace("torch.rand(16, 16) + 0.1", drawn)
     reference = Reference("/nowhere/p.py", source, ["{}"], subject=Subject("cpu"), compiled=False)
     reference.construct(0, seed=1)
-    reference.describe(1, trace=False)
+    describe(reference, 1, trace=False)
     for extent in (13, 33):
         reference.add_case(0, Variant(kwargs="{}", batch=0, extents=((16, extent),), strided=False))
     shapes = []

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from tilewright.judge.candidate_process.subject import Subject
 from tilewright.judge.reference_process.budget import appeal
+from tilewright.judge.reference_process.describing import describe
 from tilewright.judge.reference_process.ensemble import Question
 from tilewright.judge.reference_process.reference import Reference
 from tilewright.judge.reference_process.structure import Structure
@@ -60,9 +61,9 @@ def test_some_elements_and_whole_rows_are_values_of_the_module(dtype: torch.dtyp
 def test_ties_tell_which_bin_an_edge_belongs_to_and_follow_state_that_has_moved() -> None:
     reference = Reference("/nowhere/problem.py", SOURCE, ["{}"], subject=Subject("cpu"), compiled=False)
     reference.construct(0, seed=3)
-    reference.describe(1, trace=False)
-    reference.redraw(5)
-    edges = reference._subject.built.edges
+    describe(reference, 1, trace=False)
+    reference.state.redraw(5)
+    edges = reference.subject.built.edges
     assert isinstance(edges, Tensor)
     _, (x,) = reference.inputs(9, "ties")
     assert bool((torch.bucketize(x, edges) != torch.bucketize(x, edges, right=True)).any())
@@ -74,7 +75,7 @@ def test_what_whole_numbers_make_of_nan_is_open_and_nothing_else_is() -> None:
     reference.construct(0, seed=3)
     text, (x,) = reference.inputs(1, "own")
     x[2, 3] = float("nan")
-    edges = reference._subject.built.edges
+    edges = reference.subject.built.edges
     assert isinstance(edges, Tensor)
     own = (torch.bucketize(x, edges), x > 0.5)
     other = ((x.unsqueeze(-1) > edges).sum(-1), x > 0.5)

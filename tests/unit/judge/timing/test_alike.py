@@ -12,7 +12,8 @@ import pytest
 from tilewright.judge.client import Cell
 from tilewright.judge.memory.evictor import Evictor
 from tilewright.judge.memory.room import Room
-from tilewright.judge.timing import interleave
+from tilewright.judge.timing import calls, interleave
+from tilewright.judge.timing.calls import Caller
 from tilewright.judge.timing.interleave import Look, Player, Redraw, Table
 from tilewright.judge.wire import messages as wire
 
@@ -50,6 +51,7 @@ class _Evictor(Evictor):
 def table(monkeypatch: pytest.MonkeyPatch) -> Table:
     """Of a module with a buffer and a count that move; its state is redrawn by a message of its own."""
     still = SimpleNamespace(perf_counter=lambda: 0.0, sleep=lambda s: None, monotonic=lambda: 0.0)
+    monkeypatch.setattr(calls, "time", still)
     monkeypatch.setattr(interleave, "time", still)
     room = SimpleNamespace(
         pool=CALLS, slots=3, slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None, device="cpu",
@@ -58,11 +60,9 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Table:
     )  # fmt: skip
     cell = _Noting()
     ours = Player("ours", cell, moved=("mean",), attributes=("n",))
-    load = Redraw(renew=lambda: cell.do(wire.LoadState(names=(), refs=())), calm=lambda: None)
-    return Table(
-        room=cast(Room, room), players=[ours], rng=random.Random(1), evictor=_Evictor(), watched=cell, redraw=load,
-        _began=-1.0,
-    )  # fmt: skip
+    load = Redraw(change=lambda: cell.do(wire.LoadState(names=(), refs=())), _began=-1.0)
+    timed = Caller(cast(Room, room), random.Random(1), evictor=_Evictor())
+    return Table(timed, players=[ours], watched=cell, redraw=load)
 
 
 def test_before_a_call_that_is_looked_at_the_same_is_done_as_before_any_other(table: Table) -> None:
@@ -74,11 +74,11 @@ def test_before_a_call_that_is_looked_at_the_same_is_done_as_before_any_other(ta
         looked: list[int] = []
         cell.asked.clear()
         table.turn(ours, calls=CALLS, look=Look(after=looked.append) if number % 2 else None)
-        calls = [i for i, r in enumerate(cell.asked) if isinstance(r, wire.TimedCall)]
-        for start, end in zip([-1, *calls[:-1]], calls, strict=True):
+        timed = [i for i, r in enumerate(cell.asked) if isinstance(r, wire.TimedCall)]
+        for start, end in zip([-1, *timed[:-1]], timed, strict=True):
             told |= {(r.flush_bytes, r.attributes) for r in cell.asked[start + 1 : end] if isinstance(r, wire.Clear)}
             names = tuple(type(r).__name__ for r in cell.asked[start + 1 : end] if not isinstance(r, wire.Deal))
-            before[bool(looked) and end == calls[-1]][names] += 1
+            before[bool(looked) and end == timed[-1]][names] += 1
     assert told == {(64, table.room.state.attributes)}, "state is put back before each call, and caches are evicted"
     assert set(before[True]) == set(before[False]) == {("Clear",), ("LoadState", "Clear")}
     share = {k: c["LoadState", "Clear"] / c.total() for k, c in before.items()}

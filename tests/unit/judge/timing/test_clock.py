@@ -10,6 +10,7 @@ import pytest
 
 from tilewright.judge.memory.room import Room
 from tilewright.judge.timing import measure
+from tilewright.judge.timing.calls import Caller
 from tilewright.judge.timing.interleave import Table
 
 TICK_S, ROUNDS, CALLS = 100e-6, 12, 8
@@ -20,7 +21,7 @@ def _table(device: str, *, unseen: float, after: float, noise: float) -> Table:
     `noise`."""
     rng = random.Random(3)
     room: Any = SimpleNamespace(device=device)
-    table = Table(room=cast(Room, room), players=(), rng=rng)
+    table = Table(Caller(cast(Room, room), rng), players=())
     for name, share in (("eager", 0), ("ours", 1)):
         off = [rng.uniform(0, noise) for _ in range(ROUNDS)]
         table.bursts[name] = [(TICK_S * 1e9,) * CALLS] * ROUNDS

@@ -10,6 +10,7 @@ import pytest
 
 from tilewright.judge.client import Cell, CellFault
 from tilewright.judge.memory.room import Room
+from tilewright.judge.timing.calls import Caller
 from tilewright.judge.timing.interleave import Player, Table
 from tilewright.judge.wire import messages as wire
 
@@ -42,7 +43,7 @@ def _rounds(count: int, ours_ns: float, eager_ns: float) -> tuple[Table, _Launch
     ours, eager = _Launching(ours_ns), _Launching(eager_ns)
     ours.usage = eager.usage = SimpleNamespace(cpu_s=lambda: 0.0)  # type: ignore[assignment]
     players = [Player("ours", ours), Player("eager", eager), Player("eager_again", eager)]
-    table = Table(room=cast(Room, room), players=players, rng=random.Random(1), watched=ours)
+    table = Table(Caller(cast(Room, room), random.Random(1)), players=players, watched=ours)
     table.calls = {p.name: 20 for p in players}
     for _ in range(count):
         table.round()
@@ -67,16 +68,16 @@ def test_it_is_one_in_a_round_whatever_single_calls_take() -> None:
 )
 def test_it_is_as_long_as_launches_take(ours_ns: float, eager_ns: float, delay_ns: float) -> None:
     table, _, _ = _rounds(12, ours_ns, eager_ns)
-    assert table.delay_ns == pytest.approx(delay_ns)
+    assert table.timed.delay.ns == pytest.approx(delay_ns)
 
 
 def test_it_becomes_shorter_again_slowly() -> None:
     table, _, eager = _rounds(3, 1e4, 6e5)
-    assert table.delay_ns == pytest.approx(7.8e5)
+    assert table.timed.delay.ns == pytest.approx(7.8e5)
     eager.ns = 1e4
     table.round()
     table.round()
-    assert table.delay_ns == pytest.approx(0.8 * 7.8e5)
+    assert table.timed.delay.ns == pytest.approx(0.8 * 7.8e5)
 
 
 @pytest.mark.parametrize("said", [float("nan"), float("inf"), -1.0])

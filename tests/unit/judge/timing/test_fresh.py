@@ -10,10 +10,18 @@ from typing import cast
 
 import pytest
 
-from tilewright.judge.timing.interleave import Look, Player, Table
-from tilewright.judge.timing.measure import Fresh, Implausible, check_fresh
+from tilewright.judge.timing import fresh
+from tilewright.judge.timing.fresh import Fresh, check_fresh
+from tilewright.judge.timing.interleave import Look, Player, Redraw, Table
+from tilewright.judge.timing.measure import Implausible
 
 _NO_LOOK = cast(Look, None)
+
+
+@pytest.fixture(autouse=True)
+def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls are those of `_Calls`, which is given for a table."""
+    monkeypatch.setattr(fresh, "_again", lambda calls, *args, **named: calls.again(*args, **named))
 
 
 class _Calls:
@@ -29,7 +37,7 @@ class _Calls:
         self.keeps, self.busy_rounds, self.rounds, self.eager_held = keeps, busy_rounds, 0, eager_held
         self.held_ms, self.lazy = held_ms, lazy
         self.looked: list[int] = []
-        self.renew_state = self.calm_state = lambda: None
+        self.redraw = Redraw()
         self.bursts = {"ours": [(1e6 if keeps else 6e6,)]}
 
     def _held_ns(self) -> float:

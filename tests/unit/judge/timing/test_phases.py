@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 from tilewright.facts import codec
 from tilewright.judge.client import Cell
 from tilewright.judge.memory.room import Room
+from tilewright.judge.timing.calls import Caller
 from tilewright.judge.timing.interleave import Player, Table
 from tilewright.judge.timing.phases import measure_phases
 from tilewright.judge.wire import messages as wire
@@ -41,7 +42,7 @@ def _table(*, tight: bool) -> tuple[Table, dict[str, _Ticking]]:
     )  # fmt: skip
     cells = {"ours": _Ticking(1.0), "eager": _Ticking(2.0)}
     players = [Player(name, cell) for name, cell in cells.items()]
-    table = Table(room=cast(Room, room), players=players, rng=random.Random(1))
+    table = Table(Caller(cast(Room, room), random.Random(1)), players=players)
     table.calls = {"ours": 5, "eager": 3}
     return table, cells
 

@@ -10,7 +10,8 @@ import pytest
 
 from tilewright.judge.client import Cell, CellFault
 from tilewright.judge.memory.room import Room
-from tilewright.judge.timing import interleave
+from tilewright.judge.timing import calls, interleave
+from tilewright.judge.timing.calls import Caller
 from tilewright.judge.timing.interleave import Player, Table
 from tilewright.judge.timing.measure import Implausible
 from tilewright.judge.timing.slope import check_slope
@@ -71,11 +72,9 @@ def _table(
 ) -> tuple[Table, tuple[_Working, _Working]]:
     """A candidate that answers a request much more quickly than eager does: its clock disagrees by nothing there."""
     clock = _Clock()
-    monkeypatch.setattr(
-        interleave,
-        "time",
-        SimpleNamespace(perf_counter=clock.perf_counter, sleep=lambda s: None, monotonic=lambda: 0.0),
-    )
+    still = SimpleNamespace(perf_counter=clock.perf_counter, sleep=lambda s: None, monotonic=lambda: 0.0)
+    for module in (calls, interleave):
+        monkeypatch.setattr(module, "time", still)
     room = SimpleNamespace(
         pool=4, slots=2, slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None,
         place=lambda *_: None, device=device, tight=False,
@@ -84,7 +83,7 @@ def _table(
     ours = _Working(clock, said_s=said_s, hidden_s=hidden_s, answer_s=1e-4, honest_rows=honest_rows)
     eager = _Working(clock, said_s=said_s, hidden_s=0.0, answer_s=1e-4 + hidden_s, honest_rows=True)
     players = [Player("ours", ours), Player("eager", eager)]
-    table = Table(room=cast(Room, room), players=players, rng=random.Random(1))
+    table = Table(Caller(cast(Room, room), random.Random(1)), players=players)
     table.bursts = {p.name: [(said_s * 1e9,)] for p in players}
     return table, (ours, eager)
 
@@ -175,4 +174,4 @@ def test_a_cell_that_does_not_tell_of_all_calls_is_refused(monkeypatch: pytest.M
 
     ours.ask = ask  # type: ignore[method-assign]
     with pytest.raises(CellFault, match="tells of 4 of 5 calls"):
-        table.row(table.players[0], calls=5, keep=True)
+        table.timed.row(table.players[0], calls=5, keep=True)

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from tilewright.judge.memory.room import Room
+from tilewright.judge.timing.calls import Caller
 from tilewright.judge.timing.interleave import Player, Table
 from tilewright.judge.timing.measure import Implausible
 from tilewright.judge.timing.turns import check_turns
@@ -42,7 +43,7 @@ class _Seen(Table):
 
 def _table(wall_s: float, cpu_s: float, busy: int = 0) -> _Seen:
     room: Any = SimpleNamespace(device="cpu")
-    table = _Seen(room=cast(Room, room), players=PLAYERS, rng=random.Random(3))
+    table = _Seen(Caller(cast(Room, room), random.Random(3)), players=PLAYERS)
     table.wall_s, table.cpu_s, table.busy = wall_s, cpu_s, busy
     return table
 

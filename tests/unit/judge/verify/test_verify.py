@@ -62,7 +62,6 @@ def said(found: Verified, verifier: str) -> Verdict:
 
 
 RIGHT = "return torch.softmax(x, -1) * y.relu()"
-EXPONENTIALS = "e = torch.exp(x)\nreturn e / e.sum(-1, keepdim=True)"
 
 
 @pytest.mark.parametrize(
@@ -74,9 +73,6 @@ EXPONENTIALS = "e = torch.exp(x)\nreturn e / e.sum(-1, keepdim=True)"
         (model("return F.soft_max(x)"), "compile", "torch.nn.functional has no soft_max"),
         (model(RIGHT, before="import no_such_module\n"), "compile", "there is no module no_such_module"),
         (Candidate(files=(SourceFile(path="model.py", text="class Model: ...\n"),)), "compile", "binds no ModelNew"),
-        (model(f"({RIGHT[7:]}).half().float()".join(("return ", ""))), "numerics", "keeps 11 of 24 bits"),
-        (model("z = x.to(torch.bfloat16) @ y.bfloat16()\nreturn z.float()"), "numerics", "keeps 8 of 24 bits"),
-        (model(EXPONENTIALS), "numerics", "overflows on inputs beyond 88.7"),
         (model("return x", signature="self, x"), "specification", "forward takes 1 argument(s), and is called with 2"),
         (model(RIGHT, init="self"), "specification", "__init__ takes 0 argument(s), and is called with 1"),
         (model("return 0.0"), "specification", "returns a constant"),
@@ -113,17 +109,11 @@ def test_what_may_be_right_is_not_vetoed(candidate: Candidate) -> None:
     assert verified(candidate, subject()).proven is None
 
 
-def test_a_looser_class_and_a_reference_that_does_it_too_are_no_fault() -> None:
+def test_fewer_bits_are_a_sign_where_the_class_and_the_reference_have_them_all() -> None:
     half = model(f"return ({RIGHT[7:]}).half().float()")
-    assert verified(half, subject(precision="fp16")).proven is None
-    assert verified(half, subject(SOFTMAX.replace("y.relu()", "y.half().float()"))).proven is None
-    integers = SOFTMAX.replace("torch.randn(64, 32), torch", "torch.randint(0, 9, (64, 32)).float(), torch")
-    assert verified(half, subject(integers)).proven is None
-    naive = "        e = torch.exp(x)\n        return e / e.sum(-1, keepdim=True)"
-    same = SOFTMAX.replace("        return torch.softmax(x, -1) * y.relu()", naive)
-    assert verified(model(EXPONENTIALS), subject(same)).proven is None
-    bounded = SOFTMAX.replace("torch.randn(64, 32), torch", "torch.rand(64, 32), torch")
-    assert verified(model(EXPONENTIALS), subject(bounded)).proven is None  # nobody knows what else it is judged on
+    assert said(verified(half, subject()), "numerics").why == "values in fp16"
+    assert said(verified(half, subject(precision="fp16")), "numerics").says == "unknown"
+    assert said(verified(half, subject(SOFTMAX.replace("y.relu()", "y.half().float()"))), "numerics").says == "unknown"
 
 
 def test_signs_rank(detectors: list[str]) -> None:

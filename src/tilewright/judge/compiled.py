@@ -1,0 +1,87 @@
+"""The torch.compile baseline of a judge, which warms up in a cell of its own while candidates are checked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from ..facts.errors import HarnessError
+from .client import Cell, CellFault
+from .wire import messages as wire
+
+_COMPILE_LIMIT_S = 240.0
+
+
+class CompiledBaseline:
+    """`start` starts its cell; `load` is the request that loads the problem, where `starts` names a helper that starts
+    with it. On a GPU, and where there are processors in `plenty`, a compiler in the background disturbs little."""
+
+    def __init__(
+        self, start: Callable[[], Cell], load: Callable[..., wire.LoadProblem], *, on_gpu: bool, plenty: bool,
+        note: Callable[[str], None],
+    ) -> None:  # fmt: skip
+        self._start, self._load, self._note = start, load, note
+        self._on_gpu, self._plenty = on_gpu, plenty
+        self._cell: Cell | None = None
+        self._requests: tuple[object, ...] = ()  # still to be posted to it
+        self._pending = 0
+        self.in_turn = False  # whether it is to be warmed up under the lease
+
+    def warm(self, *, construct_seed: int, inputs_seed: int, gradients: wire.Gradients, large: bool = False) -> None:
+        """Let torch.compile work in the background, or, where it would take the processors from what is checked
+        meanwhile, once it is waited for. One of a `large` case takes memory of a GPU that whoever has the lease counts
+        on: in the background it only loads, and torch.compile starts."""
+        self.in_turn = large and self._on_gpu
+        self._requests = (
+            self._load(compiled=True, starts="compiler" if self.in_turn else ""),
+            wire.ConstructCase(case=0, seed=construct_seed, gradients=gradients),
+            wire.Warm(seed=inputs_seed),
+        )
+        if self.in_turn:
+            self._post(1)
+        elif self._on_gpu or self._plenty:
+            self._post()
+
+    def _post(self, count: int = 3) -> None:
+        """The next of its requests; it is started with the first."""
+        posted, self._requests = self._requests[:count], self._requests[count:]
+        if posted and self._cell is None:
+            self._cell = self._start()
+        for request in posted:
+            assert self._cell is not None
+            self._cell.post(request)
+        self._pending += len(posted)
+
+    def settle(self) -> None:
+        """Wait until a baseline that works in the background is warm, so that its compiler does not disturb a clock."""
+        if self._cell is not None and not self._requests:
+            self.compiled()
+
+    def compiled(self) -> Cell | None:
+        """The torch.compile baseline once it is warm; None where none is wanted, and, with a note, when it can't be
+        had."""
+        self._post()
+        cell = self._cell
+        if cell is None:
+            return None
+        deadline = time.monotonic() + _COMPILE_LIMIT_S
+        try:
+            while self._pending:
+                kind = wire.Constructed if self._pending == 2 else wire.Done
+                cell.collect(kind, limit_s=max(1.0, deadline - time.monotonic()))
+                self._pending -= 1
+        except (CellFault, HarnessError) as fault:
+            self._note(f"torch.compile could not be timed: {str(fault).splitlines()[0][:300]}")
+            cell.close()
+            self._cell = None
+        return self._cell
+
+    def spare_memory(self) -> None:
+        """Have a baseline that is warm give its cached memory back."""
+        if self._cell is not None and not self._pending and not self._requests:
+            self._cell.do(wire.Drop())
+
+    def close(self) -> None:
+        if self._cell is not None:
+            self._cell.close()
+        self._cell = None

@@ -1,0 +1,82 @@
+"""The state of a reference's module, moved by seed: floats are redrawn, masks, flags and indices rearranged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ..candidate_process.state import named_state
+from ..candidate_process.subject import Subject
+from ..wire.messages import Mark, Rearranged
+from .counterparts import Counterparts
+from .double import Double
+from .families import chosen_to_move, perturb_state, shortened
+from .rearrange import Rearranger
+
+
+class MovableState:
+    """Of the module that `subject` holds. `double` is told of every change; `flops`: how much a call computes."""
+
+    def __init__(self, subject: Subject, double: Double, flops: Callable[[], int]) -> None:
+        self._subject, self._double, self._flops = subject, double, flops
+        self._rearranger: Rearranger | None = None
+        self._counterparts: Counterparts | None = None
+
+    def begin(self, mutated: Sequence[str]) -> None:
+        """A module was constructed, of which calls move the tensors of these names."""
+        self._rearranger = Rearranger(self._subject.built, tuple(mutated))
+
+    def redraw(self, seed: int, *, spread: str = "whole", brief: bool = False) -> None:
+        self.put_back()
+        source = torch.Generator(device=self._subject.device).manual_seed(seed)
+        module = self._subject.built
+        parameters = {n for n, _ in module.named_parameters(remove_duplicate=False)}
+        seen: set[int] = set()
+        state = named_state(module)
+        chosen = chosen_to_move([n for n, t in state.items() if t.is_floating_point()], spread=spread, seed=seed)
+        with torch.no_grad():
+            for name, tensor in state.items():
+                if id(tensor) not in seen and (name in chosen or not tensor.is_floating_point()):
+                    seen.add(id(tensor))
+                    wanted = name in parameters
+                    perturb_state(name, tensor, is_parameter=wanted, source=source, spread=spread)
+                if brief and name in parameters and tensor.is_floating_point():
+                    tensor.copy_(shortened(tensor))
+
+    def mark(self) -> tuple[Mark, ...]:
+        """By what each tensor can be known that a candidate holds under another name."""
+        self._counterparts = Counterparts(self._subject.built)
+        return self._counterparts.marks
+
+    def redraw_alike(self, seed: int, keys: tuple[str, ...], *, spread: str) -> None:
+        """Redraw the tensors whose marks have these keys."""
+        assert self._counterparts is not None, "the state was not marked"
+        self.put_back()
+        self._counterparts.redraw(seed, keys, spread=spread)
+
+    def rearrange(self, seed: int, args: str, inputs: Sequence[Tensor], keys: tuple[str, ...] = ()) -> Rearranged:
+        """Rearrange masks, flags and indices: all, or those whose marks have these keys."""
+        labels = self._counterparts.labels(keys) if keys and self._counterparts is not None else None
+        self._double.forget()
+        rearranger = self._rearranger
+        groups = rearranger.groups(labels) if rearranger is not None else {}
+        if rearranger is None or not groups:
+            return Rearranged()
+        moves, stuck = rearranger.find(
+            seed, groups, subject=self._subject, args=args, inputs=inputs, flops=self._flops()
+        )
+        self._subject.drop()
+        names = {n: label for n, label in (labels or {g: g for g in groups}).items() if label in groups}
+        done = {m.label for m in moves}
+        return Rearranged(
+            moves=moves, moved=tuple(n for n, label in names.items() if label in done),
+            stuck=tuple(n for n, label in names.items() if label in stuck),
+        )  # fmt: skip
+
+    def put_back(self) -> None:
+        """Masks, flags and indices as they were before they were rearranged."""
+        self._double.forget()
+        if self._rearranger is not None:
+            self._rearranger.put_back()
