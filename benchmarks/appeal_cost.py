@@ -23,7 +23,7 @@ from results import about, write
 from torch import Tensor
 
 from tilewright.edges.problems import read_problem
-from tilewright.judge.candidate_process.subject import Subject
+from tilewright.judge.candidate_process.subject import CandidateSubject
 from tilewright.judge.reference_process.budget import Asked
 from tilewright.judge.reference_process.describing import describe
 from tilewright.judge.reference_process.ensemble import Question
@@ -54,7 +54,7 @@ def _median_s(call: Callable[[], object]) -> float:
 
 def _cost(path: Path) -> Cost:
     problem = read_problem(path, target="cpu")
-    reference = Reference(str(path), path.read_text(), problem.cases, subject=Subject("cpu"), compiled=False)
+    reference = Reference(str(path), path.read_text(), problem.cases, subject=CandidateSubject("cpu"), compiled=False)
     reference.construct(0, seed=1)
     described = describe(reference, 2, trace=False)
     text, inputs = reference.inputs(3, "own")

@@ -30,7 +30,7 @@ from tilewright.judge.build.build import build
 from tilewright.judge.check.check import Check, Findings, concluded
 from tilewright.judge.client import Cell
 from tilewright.judge.evaluate import Judge, JudgeOptions
-from tilewright.judge.memory.sizes import timing_room_sizes
+from tilewright.judge.memory.sizes import timing_memory_sizes
 from tilewright.judge.stations import Stations
 from tilewright.judge.time_case import OURS, CaseTiming
 from tilewright.judge.timing import measure as timing
@@ -132,22 +132,22 @@ def compare(
 def time_once(judge: Judge, cell: Cell, built: Built, machine: Machine) -> tuple[Timed, str]:
     """The judge's timing of case 0, cold caches alone, and of what its clock accuses the candidate."""
     opened, case = judge.opened, judge.opened.cases[0]
-    with opened.rooms.room(case, sizes=timing_room_sizes) as room:
-        room.admit(cell)
-        check = Check(room, cell, case=0, precision="reference", findings=Findings())
+    with opened.memories.memory(case, sizes=timing_memory_sizes) as memory:
+        memory.admit(cell)
+        check = Check(memory, cell, case=0, precision="reference", findings=Findings())
         check.state.construct(case.seed)
-        case_timing = CaseTiming(opened=opened, room=room, check=check, compiled=None, stations=Stations())
+        case_timing = CaseTiming(opened=opened, memory=memory, check=check, compiled=None, stations=Stations())
         table = case_timing.table()
-        timing.measure(table, table.players[0], effort=EFFORT, look=case_timing.verified.look(table))
+        timing.measure(table, table.subjects[0], effort=EFFORT, look=case_timing.verified.look(table))
         accused, excess = "", None
         try:
-            timing.check_clock(table, table.players[0], table.players[1])
-            excess = check_slope(table, table.players[0], table.players[1], look=None)
+            timing.check_clock(table, table.subjects[0], table.subjects[1])
+            excess = check_slope(table, table.subjects[0], table.subjects[1], look=None)
         except timing.Implausible as error:
             accused = str(error)
         checked = concluded(built, check.findings, ())
-        for player in table.players:
-            player.cell.do(wire.Drop())
+        for subject in table.subjects:
+            subject.cell.do(wire.Drop())
         timed = timing.summarise(checked, table, ours=OURS, machine=machine, work=case.described.work)
         return replace(timed, row_excess_ns=excess), accused
 

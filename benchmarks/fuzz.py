@@ -48,7 +48,7 @@ from fuzz_inputs import (
 from fuzz_worlds import World, journal, mcp, order, spoil, stubs
 from results import about, write
 
-from fakes.facts import MACHINE, brief, timed
+from fakes.facts import MACHINE, context, timed
 from fakes.prompts import ask
 from tilewright.edges.bundle import Bundle, name_of
 from tilewright.edges.ledger import Ledger
@@ -64,7 +64,7 @@ from tilewright.facts.move import Event
 from tilewright.facts.order import Order
 from tilewright.facts.spent import Spent
 from tilewright.judge.build import candidate_of, load_candidate
-from tilewright.judge.verify import Subject, verified
+from tilewright.judge.verify import VerifiedSubject, verified
 from tilewright.run.worker import Worker
 from tilewright.search.strategies.asking import read
 from tilewright.search.strategies.edits import edited
@@ -106,8 +106,8 @@ def candidates(dice: random.Random, world: World) -> Any:
             if made is None:
                 return None
             found = made
-    known = brief()
-    return verified(found, Subject(problem=known.problem, cases=known.cases, device="any"))
+    known = context()
+    return verified(found, VerifiedSubject(problem=known.problem, cases=known.cases, device="any"))
 
 
 def replies(dice: random.Random, world: World) -> Any:
@@ -138,7 +138,7 @@ def journals(dice: random.Random, world: World) -> Any:
         spoil(path, dice)
     redelivered(world.folder)
     with Ledger(path) as ledger:
-        return ledger.request(), ledger.brief(), ledger.events()
+        return ledger.request(), ledger.context(), ledger.events()
 
 
 def orders(dice: random.Random, world: World) -> Any:
@@ -163,8 +163,8 @@ def orders(dice: random.Random, world: World) -> Any:
         def held(self) -> tuple[()]:
             return ()
 
-        def brief(self, request: Any) -> Any:
-            return brief()
+        def context(self, request: Any) -> Any:
+            return context()
 
         def perform(self, known: Any, move: Any) -> Any:
             return timed(2.0)

@@ -16,12 +16,12 @@ from unittest import mock
 from fuzz_inputs import CANDIDATES, PROBLEMS, mutated, mutated_tree
 
 from fakes.facts import PROBLEM, pattern
-from fakes.facts import brief as asked
-from fakes.runs import IMPROVED, brief
+from fakes.facts import context as asked
+from fakes.runs import IMPROVED, context
 from tilewright.edges.ledger import Ledger
 from tilewright.faces import tools
+from tilewright.faces.agent_runs import AgentRuns
 from tilewright.faces.agents import _server
-from tilewright.faces.desk import Desk
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.errors import UserError
 from tilewright.facts.move import Try
@@ -42,14 +42,16 @@ class World:
 def order() -> Any:
     request = Request(run="0123456789ab", problem=PROBLEM, strategy="oneshot", seed=0, budget_s=9.0)
     what = Candidate(files=(SourceFile(path="model.py", text="x = 1\n"),))
-    return Order(request=request, number=2, job=Job(brief=asked(pattern("fused_0")), move=Try(what=what, why="first")))
+    return Order(
+        request=request, number=2, job=Job(context=asked(pattern("fused_0")), move=Try(what=what, why="first"))
+    )
 
 
 def journal(world: World) -> bytes:
     """A finished run's, as one file."""
     if "journal" not in world.kept:
         with tempfile.TemporaryDirectory() as folder:
-            known = brief()
+            known = context()
             with Ledger(Path(folder) / "run.db") as ledger:
                 request = Request(run="0" * 12, problem=known.problem, strategy="catalog", seed=0, budget_s=9.0)
                 ledger.write(request)
@@ -94,8 +96,8 @@ def mcp(world: World) -> Any:
         def __init__(self, *_: object, **named: object) -> None:
             if named:
                 raise UserError("no run is made here")
-            self.brief, self.events, self.agent = brief(), IMPROVED[:-1], "a"
-            self._spending = Spending(self.brief)
+            self.context, self.events, self.agent = context(), IMPROVED[:-1], "a"
+            self._spending = Spending(self.context)
 
         def submit(self, what: Any, why: str) -> Any:
             return IMPROVED[1]
@@ -115,10 +117,10 @@ def mcp(world: World) -> Any:
     tools.Session = Still  # type: ignore[misc]
     tools.composed = lambda known, recipe: Candidate(files=(SourceFile(path="model.py", text=CANDIDATES[0]),))
     tools._name_of = lambda ctx: "an agent"  # there is no connection
-    desk = Desk(root, root / "runs")
+    desk = AgentRuns(root, root / "runs")
     terms = Terms(budget_s=60.0, limits=Limits(), timing=Timing())
     made = tools.Tools(desk, tools.House(cache=root, target="cpu", terms=terms, say=lambda _: None))
-    seat = desk.seat_at(desk.inside("runs/open"))
+    seat = desk.run_at(desk.inside("runs/open"))
     seat.open(lambda: Still(), lambda: {"run": seat.name}).outcome.result(10)
     world.kept["server"] = _server(made)
     return world.kept["server"]

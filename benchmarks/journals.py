@@ -3,8 +3,8 @@
     python benchmarks/journals.py pack RUNS/runs/cutegen benchmarks/journals/cutegen [--without SOURCES]
     python benchmarks/journals.py replay benchmarks/journals/*/*.jsonl.xz
 
-A packed journal is a file (xz) of facts, a line each: the request, the brief, the events. Of a judgement's samples
-the fastest burst of each player is kept: all that a strategy looks at. Left out are the text of the library's own
+A packed journal is a file (xz) of facts, a line each: the request, the context, the events. Of a judgement's samples
+the fastest burst of each subject is kept: all that a strategy looks at. Left out are the text of the library's own
 files, which lie beside every candidate, and the words of prompts: they follow from the rest, and may be bettered
 without an end to the replay, which holds when what was asked, not how. The text of problem files in the folder
 SOURCES, which are not ours to give away, is replaced by their names, everywhere alike, so that candidates still follow.
@@ -28,11 +28,11 @@ from tilewright.facts import codec
 from tilewright.facts.dialogue import Prompt
 from tilewright.facts.move import Ask, Event, Move, Outcome, Stop
 from tilewright.facts.outcome import Samples, Timed
-from tilewright.facts.run import Brief, Request
+from tilewright.facts.run import Request, SearchContext
 from tilewright.run.drive import Strategy, drive
 from tilewright.search.strategies import STRATEGIES
 
-Journal = tuple[Request, Brief, tuple[Event, ...]]
+Journal = tuple[Request, SearchContext, tuple[Event, ...]]
 
 
 def main() -> None:
@@ -58,10 +58,10 @@ def main() -> None:
 def pack(journal: Path, folder: Path, hidden: Sequence[Path] = ()) -> Path:
     """The journal in a file of its own in `folder`, named after its run's folder."""
     with Ledger(journal, readonly=True) as ledger:
-        request, brief, events = ledger.request(), ledger.brief(), ledger.events()
-    if request is None or brief is None:
+        request, context, events = ledger.request(), ledger.context(), ledger.events()
+    if request is None or context is None:
         raise SystemExit(f"{journal}: the run has not begun")
-    facts = map(codec.to_plain, (request, brief, *map(_slim, events)))
+    facts = map(codec.to_plain, (request, context, *map(_slim, events)))
     lines = [json.dumps(_without_library(fact), separators=(",", ":")) for fact in facts]
     for path in hidden:
         inside = json.dumps(path.read_text(encoding="utf-8").strip())[1:-1]
@@ -73,15 +73,15 @@ def pack(journal: Path, folder: Path, hidden: Sequence[Path] = ()) -> Path:
 
 
 def unpacked(file: Path) -> Journal:
-    request, brief, *events = (codec.loads(line) for line in lzma.decompress(file.read_bytes()).decode().splitlines())
-    assert isinstance(request, Request) and isinstance(brief, Brief)
-    return request, brief, tuple(events)
+    request, context, *events = (codec.loads(line) for line in lzma.decompress(file.read_bytes()).decode().splitlines())
+    assert isinstance(request, Request) and isinstance(context, SearchContext)
+    return request, context, tuple(events)
 
 
 def replayed(journal: Journal) -> Stop | None:
     """How the strategy ends on what the journal holds; None where the run went no further. JournalMismatch where it
     makes another move."""
-    _, brief, events = journal
+    _, context, events = journal
 
     def missing(move: Move) -> Outcome:
         raise _Ended
@@ -89,7 +89,7 @@ def replayed(journal: Journal) -> Stop | None:
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "run.db") as ledger:
         for event in events:
             ledger.append(event.move, event.outcome, wall_s=event.wall_s, held=event.held)
-        steps = _wordless(STRATEGIES[brief.strategy](brief))
+        steps = _wordless(STRATEGIES[context.strategy](context))
         try:
             stop = drive(steps, ledger=ledger, perform=missing, watch=lambda event: None)
         except _Ended:

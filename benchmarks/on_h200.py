@@ -2,7 +2,7 @@
 
 from tilewright.edges.gpu.machine import identity
 from tilewright.facts.devices import DEVICES, device_of
-from tilewright.kernels.cuda.plan import Gpu
+from tilewright.kernels.cuda.rows.plan import Gpu
 from tilewright.realise.table import realisers
 
 H200 = DEVICES["h200"]

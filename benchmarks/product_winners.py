@@ -51,10 +51,10 @@ from tilewright.facts.version import VERSION
 from tilewright.facts.winner import Winner, toolchain
 from tilewright.ir.program import Operand
 from tilewright.judge.timing.statistics import median_interval
-from tilewright.kernels.cuda.plan import Gpu
+from tilewright.kernels.cuda.rows.plan import Gpu
 from tilewright.kernels.ops import DTYPES
 from tilewright.realise.digests import skeleton_digests
-from tilewright.realise.gemm.sides import sizes
+from tilewright.realise.gemm.shape import sizes
 from tilewright.run.winners import made_by
 from tilewright.search.strategies.tuning import winning
 from tilewright.search.tune.memory import remember

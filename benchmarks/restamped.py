@@ -33,7 +33,7 @@ from tilewright.facts.run import Matched
 from tilewright.facts.space import Point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.kernels.cuda.cubin import _sections, cubin_of
+from tilewright.kernels.cuda.common.cubin import _sections, cubin_of
 from tilewright.run.ahead import Objects
 from tilewright.run.foresee import demanded, foreseen
 from tilewright.search.tune.store import COLUMNS, from_row

@@ -40,12 +40,12 @@ from tilewright.frontend.rewrite.algebra import rewritten
 from tilewright.frontend.trace import trace, trace_training
 from tilewright.ir.graph import Graph
 from tilewright.judge.candidate_process import values
-from tilewright.judge.candidate_process.step import Step, tensors_of
+from tilewright.judge.candidate_process.step import TrainingStep, tensors_of
 from tilewright.judge.reference_process.learn import learn
 from tilewright.realise.compose import compose
 from tilewright.run.ahead import compiled_ahead
+from tilewright.run.evaluator import found_patterns
 from tilewright.run.optimize import write_candidate
-from tilewright.run.workbench import found_patterns
 
 COLD_BYTES, MOST_COPIES = 160 << 20, 16  # of weights that pass between two uses of one
 SAMPLE_US = 150.0  # about as long is a sample
@@ -127,7 +127,7 @@ def ours(task: Task, graph: Graph, way: Way) -> Iterator[tuple[str, Recipe, Cand
         patterns = matched[0].patterns
         chosen = {who: patterns}
         if who == "ours" and task.apart and len(patterns) > 1:
-            most = max(patterns, key=lambda p: len(p.sites[0].nodes))
+            most = max(patterns, key=lambda p: len(p.matches[0].nodes))
             chosen["apart"] = tuple(p for p in patterns if p is not most)
         for name, some in chosen.items():
             for label, recipe in recipes(some, way):
@@ -207,7 +207,7 @@ def stepping(eager: nn.Module, module: nn.Module, inputs: Sequence[Any]) -> Call
     text = values.encode(list(inputs), [])
     gradients, like = learn(eager, text, inputs, ())
     own = eager if hasattr(module, "_orig_mod") else module
-    step = Step(own, module, text, [*inputs, *map(torch.ones_like, like)], gradients)
+    step = TrainingStep(own, module, text, [*inputs, *map(torch.ones_like, like)], gradients)
 
     def call() -> Any:
         step.clear()

@@ -178,7 +178,7 @@ def layers() -> Iterator[Task]:
 
 
 def gates() -> Iterator[Task]:
-    """Gated pairs in one kernel or two: fp32, and of every other column."""
+    """DualGemm pairs in one kernel or two: fp32, and of every other column."""
     for m, n, k in ((8192, 3072, 768), (4096, 8192, 2048), (512, 14336, 4096), (2048, 18944, 3584), (256, 4096, 1024)):
         yield Task(name=named("gate f32", (m, n, k)), source=swiglu(m, n, k, F32), apart=True)
     body = "y = F.linear(x, self.w)\nreturn F.gelu(y[..., ::2]) * y[..., 1::2]"

@@ -8,12 +8,12 @@ from typing import cast
 
 from torch import Tensor
 
-from tilewright.judge.candidate_process.subject import Subject
+from tilewright.judge.candidate_process.subject import CandidateSubject
 from tilewright.judge.check import metric
 from tilewright.judge.check.contract import Contract
 from tilewright.judge.check.plan import BOUNDARY, BRIEF, OWN, spread_of
 from tilewright.judge.check.plan import Trial as Planned
-from tilewright.judge.memory.room import Room
+from tilewright.judge.memory.case_memory import CaseMemory
 from tilewright.judge.reference_process import boundary
 from tilewright.judge.reference_process.budget import Asked
 from tilewright.judge.reference_process.describing import describe
@@ -32,7 +32,9 @@ class Bench:
     """A problem file, open on a device; one set of parameters at a time."""
 
     def __init__(self, problem: str, device: str) -> None:
-        self.reference = Reference("/sweep/problem.py", problem, ["{}"], subject=Subject(device), compiled=False)
+        self.reference = Reference(
+            "/sweep/problem.py", problem, ["{}"], subject=CandidateSubject(device), compiled=False
+        )
         self.reference.construct(0, seed=1)
         self.described = describe(self.reference, 2, trace=False)
         self.own: dict[tuple[int, str, int], tuple[float, float]] = {}  # errors of the reference, as a check keeps them
@@ -55,7 +57,7 @@ class Bench:
         trials of the boundary family."""
         family, seed, turned, args = planned.family, planned.seed, 0, self.described.args
         if planned.redraw:
-            self.reference.state.redraw(planned.redraw, spread=spread_of(planned.redraw), brief=family == BRIEF)
+            self.reference.state.redraw(planned.redraw, spread=spread_of(planned.redraw), context=family == BRIEF)
         _, inputs = self.reference.inputs(seed, OWN if family == BOUNDARY else family)
         if family == BOUNDARY:
             moved = boundary.approach(self.reference, args, inputs, seed=seed, number=number, state=True)
@@ -82,8 +84,8 @@ class Trial:
 
     def verdict(self, got: Tensor) -> Verdict:
         """Whether the check accepts this result."""
-        room = cast(Room, _Bare(self, self._bench.described, got, self._truth, self._own))
-        contract = Contract(room, case=0, precision="reference", own=self._bench.own)
+        memory = cast(CaseMemory, _Bare(self, self._bench.described, got, self._truth, self._own))
+        contract = Contract(memory, case=0, precision="reference", own=self._bench.own)
         found = contract.compare(self._planned, 0)
         return Verdict(not found.refusal, found.refusal[1] if found.refusal else "")
 

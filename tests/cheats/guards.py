@@ -1,5 +1,5 @@
 """The judge's guards by name, and how to take each away: one named step of the judge is replaced by one that does
-nothing. Only the museum does this; the judge itself has no switches.
+nothing. Only the adversarial corpus does this; the judge itself has no switches.
 
 A cheat names the guards without which it gets through. Several may stand in the way of one cheat: all of them go.
 """
@@ -18,23 +18,23 @@ from tilewright.judge.check import check, counterparts, draws, metric, plan, sta
 from tilewright.judge.check.plan import Trial
 from tilewright.judge.client import Cell
 from tilewright.judge.judgement import Judging
+from tilewright.judge.memory.case_memory import CaseMemory
 from tilewright.judge.memory.evictor import Evictor
 from tilewright.judge.memory.mapped import contiguous
-from tilewright.judge.memory.moved import State
+from tilewright.judge.memory.moved import CaseState
 from tilewright.judge.memory.places import Refs
-from tilewright.judge.memory.room import Room
 from tilewright.judge.memory.stirring import Stirring
 from tilewright.judge.memory.truths import Truths
 from tilewright.judge.timing import measure
-from tilewright.judge.timing.calls import Caller, Player
+from tilewright.judge.timing.calls import Caller, TimedSubject
 from tilewright.judge.verified_calls import VerifiedCalls
 from tilewright.judge.wire import messages as wire
 
 Step = tuple[object, str, Any]
 _accept = check.Check.accept
 _plan = plan.plan
-_draw = Room.draw
-_result_refs = Room.result_refs
+_draw = CaseMemory.draw
+_result_refs = CaseMemory.result_refs
 _start = Cells._start
 _check_case = Judging._check_case
 
@@ -83,7 +83,7 @@ def _accept_any_input(self: check.Check, called: wire.Called) -> None:
 
 
 def _accept_any_dtype(self: check.Check, called: wire.Called) -> None:
-    wanted = self.room.described.outputs
+    wanted = self.memory.described.outputs
     seen = tuple(
         replace(o, spec=replace(o.spec, dtype=w.spec.dtype)) for o, w in zip(called.outputs, wanted, strict=True)
     )
@@ -91,15 +91,15 @@ def _accept_any_dtype(self: check.Check, called: wire.Called) -> None:
 
 
 def _accept_any_shape(self: check.Check, called: wire.Called) -> None:
-    wanted = self.room.described.outputs
-    _returned[id(self.room)] = tuple(o.spec.shape for o in called.outputs)
+    wanted = self.memory.described.outputs
+    _returned[id(self.memory)] = tuple(o.spec.shape for o in called.outputs)
     seen = tuple(
         replace(o, spec=replace(w.spec, dtype=o.spec.dtype)) for o, w in zip(called.outputs, wanted, strict=True)
     )
     _accept(self, replace(called, outputs=seen))
 
 
-def _refs_as_returned(self: Room, place: int) -> Refs:
+def _refs_as_returned(self: CaseMemory, place: int) -> Refs:
     """Places of the shapes that came, over the places that were meant."""
     refs = _result_refs(self, place)
     shapes = _returned.get(id(self), tuple(r.spec.shape for r in refs))
@@ -107,7 +107,7 @@ def _refs_as_returned(self: Room, place: int) -> Refs:
 
 
 def _accept_any_structure(self: check.Check, called: wire.Called) -> None:
-    _accept(self, replace(called, outputs_tree=self.room.described.outputs_tree))
+    _accept(self, replace(called, outputs_tree=self.memory.described.outputs_tree))
 
 
 # ---- which inputs and weights a candidate sees ---------------------------------------------------------------------
@@ -125,15 +125,15 @@ def _plan_without_ties(*args: Any, **named: Any) -> tuple[Trial, ...]:
     return tuple(t for t in _plan(*args, **named) if t.family not in (plan.TIES, plan.BOUNDARY))
 
 
-def _draw_the_same(self: Room, k: int, **named: Any) -> None:
+def _draw_the_same(self: CaseMemory, k: int, **named: Any) -> None:
     _draw(self, k, **(named | {"family": "own", "seed": 1}))
 
 
-def _draw_ones(self: Room, k: int, **named: Any) -> None:
+def _draw_ones(self: CaseMemory, k: int, **named: Any) -> None:
     _draw(self, k, **(named | {"upstream": "ones"}))
 
 
-def _rearranges_nothing(self: State, seed: int, keys: tuple[str, ...] = ()) -> wire.Rearranged:
+def _rearranges_nothing(self: CaseState, seed: int, keys: tuple[str, ...] = ()) -> wire.Rearranged:
     return wire.Rearranged()
 
 
@@ -151,18 +151,18 @@ def _start_open(self: Cells, name: str, **_: object) -> Cell:
 
 
 def _shows_early(
-    self: Caller, player: Player, request: wire.TimedCall, number: int, *, cold: bool
+    self: Caller, subject: TimedSubject, request: wire.TimedCall, number: int, *, cold: bool
 ) -> tuple[wire.Tick, float]:
     """Caller._ask_showing, with contents that lie in the slot while the cell lets go of the last result."""
     image = self._show((number,), request.slot)
     if image is not None:
         early = wire.Lay(offset=image.offset, size_bytes=image.size_bytes)
-        player.cell.ask(early, wire.Done, limit_s=60.0, descriptor=image.descriptor)
-    elif self.room.device == "cuda":
-        self.room.place(number, request.slot)
+        subject.cell.ask(early, wire.Done, limit_s=60.0, descriptor=image.descriptor)
+    elif self.memory.device == "cuda":
+        self.memory.place(number, request.slot)
         request = self.evictor.before(request) if cold and self.evictor is not None else request
-    self._clear(player, cold=cold)
-    return self._timed(player.cell, request, wire.Tick)
+    self._clear(subject, cold=cold)
+    return self._timed(subject.cell, request, wire.Tick)
 
 
 GUARDS: Mapping[str, tuple[Step, ...]] = {
@@ -174,14 +174,14 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "ties": ((plan, "plan", _plan_without_ties),),
     "further cases": ((Judging, "_check_case", _check_first_case),),
     "redraw": ((state.CandidateState, "redraw", _nothing), (VerifiedCalls, "redraw", _nothing)),
-    "masks and indices": ((State, "rearrange", _rearranges_nothing),),
-    "contents": ((Room, "draw", _draw_the_same), (Stirring, "swaps", _stirs_nothing)),
+    "masks and indices": ((CaseState, "rearrange", _rearranges_nothing),),
+    "contents": ((CaseMemory, "draw", _draw_the_same), (Stirring, "swaps", _stirs_nothing)),
     "counterparts": ((counterparts, "moved", _none),),
-    "upstream": ((Room, "draw", _draw_ones),),
+    "upstream": ((CaseMemory, "draw", _draw_ones),),
     "unlike steps": ((trials, "_UNLIKE", ()),),
     "stir": ((Stirring, "swaps", _stirs_nothing),),
     "timed calls": ((VerifiedCalls, "_verify_timed", _nothing), (VerifiedCalls, "verify_row", _nothing)),
-    "inputs compared": ((Room, "changed_input", _nowhere),),
+    "inputs compared": ((CaseMemory, "changed_input", _nowhere),),
     "moved state": ((check.Check, "hold_state", _nothing), (draws, "_compare_states", _nothing)),
     "kept state": ((state.CandidateState, "require_kept", _nothing),),
     "moved inputs": ((check.Check, "accept", _accept_any_input),),
@@ -191,7 +191,7 @@ GUARDS: Mapping[str, tuple[Step, ...]] = {
     "strides": ((check.Check, "accept", _accept_any("overlaps", False)),),
     "exact type": ((check.Check, "accept", _accept_any("type_name", "torch.Tensor")),),
     "exact dtype": ((check.Check, "accept", _accept_any_dtype),),
-    "exact shape": ((check.Check, "accept", _accept_any_shape), (Room, "result_refs", _refs_as_returned)),
+    "exact shape": ((check.Check, "accept", _accept_any_shape), (CaseMemory, "result_refs", _refs_as_returned)),
     "exact structure": ((check.Check, "accept", _accept_any_structure),),
     "held results": ((trials, "_unchanged", _nothing),),
     "walks": ((Evictor, "require_walked", _nothing),),

@@ -1,9 +1,9 @@
-"""The exhibits of the museum, and how they are judged: `python tests/cheats/museum.py --help`.
+"""The exhibits of the adversarial corpus, and how they are judged: `python tests/cheats/adversarial corpus.py --help`.
 
 An exhibit is one candidate file. Its head, lines of `# key: value`, says:
 
     problem   the file in problems/ that it pretends to solve
-    line      the lines of the museum's index (docs/threats.md) that it stands for
+    line      the lines of the adversarial corpus's index (docs/threats.md) that it stands for
     refused   the reasons it may be refused with (in refused/ alone); gains_nothing: or is accepted as slower than eager
     guards    what must be switched off for it to get through (guards.py), or "none": nothing can be switched off
     targets   "cpu", "cuda" or both, which is what holds where nothing is said
@@ -11,7 +11,8 @@ An exhibit is one candidate file. Its head, lines of `# key: value`, says:
     takes_s   how long it takes to judge, where that is long: others of its classes are in `make test` instead
 
 The classes of a cheat are its lines, its guards and its first reason; of an honest exhibit they are the first reasons
-that cheats of its lines are refused for. `make test` has one exhibit of each class, always the same; `make museum` all.
+that cheats of its lines are refused for. `make test` has one exhibit of each class, always the same; `make adversarial
+corpus` all.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.problem import Target
 from tilewright.judge.build import load_candidate
-from tilewright.judge.client import Limits
+from tilewright.judge.client import CellLimits
 from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.timing.measure import Effort
 
@@ -58,8 +59,8 @@ CLOCKED = ("clock_disagrees", "works_aside", "works_between")  # what a busy mac
 _EFFORT = Effort(tight=0.2, budget_s=0.3, min_rounds=8, max_rounds=8, verified=7, warm_rounds=8)
 EFFORT = {"cpu": dataclasses.replace(_EFFORT, most_calls=10, rest_s=5.0), "cuda": _EFFORT}
 LIMITS = {
-    "cpu": Limits(build_s=60.0, call_s=8.0, memory_bytes=2 << 30),
-    "cuda": Limits(build_s=120.0, call_s=20.0, memory_bytes=12 << 30),  # a CUDA process starts out large
+    "cpu": CellLimits(build_s=60.0, call_s=8.0, memory_bytes=2 << 30),
+    "cuda": CellLimits(build_s=120.0, call_s=20.0, memory_bytes=12 << 30),  # a CUDA process starts out large
 }
 _HANDFUL = 10  # exhibits that a process takes at a time
 _TAKEN = "taken"  # a file, as long as the handfuls that were
@@ -68,10 +69,10 @@ _LAST_LEVEL_BYTES = {"cpu": 1 << 20, "cuda": 60 << 20}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exhibit:
-    """One candidate of the museum, as its head describes it."""
+    """One candidate of the adversarial corpus, as its head describes it."""
 
     path: Path
-    room: str
+    memory: str
     problem: str
     lines: tuple[str, ...]
     guards: tuple[str, ...]
@@ -82,7 +83,7 @@ class Exhibit:
 
     @property
     def name(self) -> str:
-        return f"{self.room}/{self.path.stem}"
+        return f"{self.memory}/{self.path.stem}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,12 +120,12 @@ def _words(text: str) -> tuple[str, ...]:
 def exhibits(target: str = "") -> list[Exhibit]:
     """All exhibits, or those for a target, by problem."""
     found = []
-    for room in ROOMS:
-        for path in sorted((HERE / room).glob("*.py")):
+    for memory in ROOMS:
+        for path in sorted((HERE / memory).glob("*.py")):
             said = head(path)
             found.append(
                 Exhibit(
-                    path=path, room=room, problem=said["problem"], lines=_words(said.get("line", "")),
+                    path=path, memory=memory, problem=said["problem"], lines=_words(said.get("line", "")),
                     guards=_words(said.get("guards", "")), reasons=_words(said.get("refused", "")),
                     targets=_words(said.get("targets", "cpu, cuda")), call_s=float(said.get("call_s", 0)),
                     takes_s=float(said.get("takes_s", 0)),
@@ -136,10 +137,10 @@ def exhibits(target: str = "") -> list[Exhibit]:
 def classes(chosen: Sequence[Exhibit]) -> Mapping[str, frozenset[tuple[str, str]]]:
     """What each exhibit stands for, by its name: a cheat for each of its lines and guards and its first reason, an
     honest one for each first reason that cheats of its lines are refused for, for which it could be mistaken."""
-    cheats = [e for e in chosen if e.room == "refused"]
+    cheats = [e for e in chosen if e.memory == "refused"]
     found = {}
     for e in chosen:
-        if e.room == "refused":
+        if e.memory == "refused":
             told = [("line", x) for x in e.lines] + [("guard", g) for g in e.guards]
             told += [("reason", r) for r in e.reasons[:1]]
         else:
@@ -170,7 +171,7 @@ def machine(problem: Path, target: Target) -> Machine:
 
 
 def open_judge(name: str, target: Target, workdir: Path, *, call_s: float = 0.0) -> Judge:
-    """A judge of one of the museum's problems, ready for candidates. The caller closes it."""
+    """A judge of one of the adversarial corpus's problems, ready for candidates. The caller closes it."""
     limits = dataclasses.replace(LIMITS[target], call_s=call_s) if call_s else LIMITS[target]
     path = HERE / "problems" / f"{name}.py"
     judge = Judge(
@@ -190,7 +191,7 @@ def show(judge: Judge, exhibit: Exhibit, target: str, off: tuple[str, ...] = ())
     """Have the exhibit judged. Where the judge itself fails, that is what is shown."""
     started = time.monotonic()
     outcome, accused = _outcome(judge, exhibit), ""
-    if isinstance(outcome, Failure) and exhibit.room == "honest" and outcome.reason in CLOCKED:
+    if isinstance(outcome, Failure) and exhibit.memory == "honest" and outcome.reason in CLOCKED:
         outcome, accused = _outcome(judge, exhibit), f"{outcome.reason}: {outcome.summary}"
     failed = outcome if isinstance(outcome, Failure) else None
     reason = (
@@ -274,10 +275,10 @@ def tour_in_parts(
 def _handfuls(chosen: Sequence[Exhibit]) -> list[list[Exhibit]]:
     """Neighbours of one problem, since a judge must be opened for each; those that take longest come first: compilers,
     then honest ones, most cheats being refused before anything is timed."""
-    ordered = sorted(chosen, key=lambda e: (e.problem, e.call_s, e.room, e.guards))
+    ordered = sorted(chosen, key=lambda e: (e.problem, e.call_s, e.memory, e.guards))
     alike = (list(g) for _, g in groupby(ordered, key=lambda e: (e.problem, e.call_s)))
     found = [g[i : i + _HANDFUL] for g in alike for i in range(0, len(g), _HANDFUL)]
-    return sorted(found, key=lambda g: (g[0].call_s, sum(e.room == "honest" for e in g)), reverse=True)
+    return sorted(found, key=lambda g: (g[0].call_s, sum(e.memory == "honest" for e in g)), reverse=True)
 
 
 def _take(folder: Path) -> int:
@@ -331,7 +332,7 @@ def _read(path: Path) -> list[Shown]:
 
 def as_expected(exhibit: Exhibit, shown: Shown) -> bool:
     """Whether an honest one passed, or a cheat was refused with one of its reasons; or passed without its guards."""
-    return shown.accepted if exhibit.room == "honest" or shown.off else shown.reason in exhibit.reasons
+    return shown.accepted if exhibit.memory == "honest" or shown.off else shown.reason in exhibit.reasons
 
 
 def table(chosen: Sequence[Exhibit], shown: dict[str, Shown]) -> str:
@@ -388,12 +389,12 @@ def record(chosen: Sequence[Exhibit], found: Mapping[str, Shown], asked: argpars
             if getattr(shown, name)
         }
         exhibits.append(one)
-    good = {room: [e["as_it_should_be"] for e in exhibits if e["exhibit"].startswith(room)] for room in ROOMS}
+    good = {memory: [e["as_it_should_be"] for e in exhibits if e["exhibit"].startswith(memory)] for memory in ROOMS}
     measured = measured_machine(asked.target, cache_dir=config.cache_dir())
     return {
         "command": _without(places, shlex.join(["python", *sys.argv])), "commit": commit(),
         "date": time.strftime("%Y-%m-%d"), "device": measured.device, "torch": measured.torch,
-        **{room: {"run": len(mine), "as_they_should_be": sum(mine)} for room, mine in good.items()},
+        **{memory: {"run": len(mine), "as_they_should_be": sum(mine)} for memory, mine in good.items()},
         "exhibits": exhibits,
     }  # fmt: skip
 

@@ -23,7 +23,7 @@ def test_every_line_has_an_exhibit() -> None:
 
 
 def test_every_line_that_is_a_cheat_has_a_cheat() -> None:
-    cheats = {line for e in exhibits() if e.room == "refused" for line in e.lines}
+    cheats = {line for e in exhibits() if e.memory == "refused" for line in e.lines}
     only_honest = {"absurd-baseline", "fig-leaf", "lucky-timing", "resubmits", "slow-baseline"}  # the report tells
     elsewhere = {line for line, _ in ELSEWHERE}
     assert set(LINES) - cheats - elsewhere <= only_honest
@@ -38,9 +38,9 @@ def test_every_reason_is_explained() -> None:
 
 
 def test_every_cheat_names_reasons_and_guards() -> None:
-    cheats = [e for e in exhibits() if e.room == "refused"]
+    cheats = [e for e in exhibits() if e.memory == "refused"]
     assert [e.name for e in cheats if not e.reasons or not e.guards or set(e.guards) - set(GUARDS) - {NOTHING}] == []
-    assert [e.name for e in exhibits() if e.room == "honest" and (e.reasons or e.guards)] == []
+    assert [e.name for e in exhibits() if e.memory == "honest" and (e.reasons or e.guards)] == []
 
 
 def test_every_guard_is_proved_by_a_cheat() -> None:
@@ -51,7 +51,7 @@ def test_every_guard_is_proved_by_a_cheat() -> None:
 def test_every_exhibit_runs_somewhere_and_names_its_problem() -> None:
     assert [e.name for e in exhibits() if not e.targets or set(e.targets) - {"cpu", "cuda"}] == []
     assert [e.name for e in exhibits() if not (HERE / "problems" / f"{e.problem}.py").is_file()] == []
-    assert sum(e.room == "honest" for e in exhibits("cpu")) >= 15
+    assert sum(e.memory == "honest" for e in exhibits("cpu")) >= 15
     assert {p.parent.name for p in HERE.glob("*/*.py")} - {"problems"} == set(ROOMS)
 
 

@@ -1,8 +1,9 @@
-"""The museum: every cheat is refused with a reason that names what was seen, every honest look-alike passes; and every
-cheat gets through when the guards that it names are switched off.
+"""The adversarial corpus: every cheat is refused with a reason that names what was seen, every honest look-alike
+passes; and every cheat gets through when the guards that it names are switched off.
 
-`make test` has one exhibit of each class, `make museum` has all of them; the proofs run by `make museum-proof`. All
-that were selected are judged in one tour, by several judges side by side; each test then looks at what was said of one.
+`make test` has one exhibit of each class, `make adversarial corpus` has all of them; the proofs run by `make
+adversarial corpus-proof`. All that were selected are judged in one tour, by several judges side by side; each test
+then looks at what was said of one.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ def _parameters(chosen: Mapping[str, list[Exhibit]]) -> list[object]:
     ]  # fmt: skip
 
 
-def _room(name: str) -> list[object]:
-    return _parameters({t: [e for e in exhibits(t) if e.room == name] for t in ("cpu", "cuda")})
+def _memory(name: str) -> list[object]:
+    return _parameters({t: [e for e in exhibits(t) if e.memory == name] for t in ("cpu", "cuda")})
 
 
 def _provable() -> list[object]:
@@ -66,7 +67,7 @@ def _said_of(exhibit: Exhibit, shown: Mapping[str, Shown]) -> Shown:
     return said
 
 
-@pytest.mark.parametrize(("exhibit", "target"), _room("refused"))
+@pytest.mark.parametrize(("exhibit", "target"), _memory("refused"))
 def test_cheat_is_refused(exhibit: Exhibit, target: str, tour: Tour) -> None:
     shown = _said_of(exhibit, tour(target, False))
     assert not shown.accepted, "it passed"
@@ -75,7 +76,7 @@ def test_cheat_is_refused(exhibit: Exhibit, target: str, tour: Tour) -> None:
     assert len(shown.excerpt.encode()) <= 4096
 
 
-@pytest.mark.parametrize(("exhibit", "target"), _room("honest"))
+@pytest.mark.parametrize(("exhibit", "target"), _memory("honest"))
 def test_honest_one_passes(exhibit: Exhibit, target: str, tour: Tour) -> None:
     shown = _said_of(exhibit, tour(target, False))
     assert shown.accepted, f"{shown.reason}: {shown.summary}\n{shown.excerpt}"

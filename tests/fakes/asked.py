@@ -14,18 +14,18 @@ from tilewright.facts.dialogue import Reply, Usage
 from tilewright.facts.move import Ask, Event, Inspect, Move, Outcome, Sanitize, Stop, Try, Verify
 from tilewright.facts.outcome import Failure, Inspected, Interval, NamedTime, Sanitized, Timed
 from tilewright.facts.profile import Diagnosis
-from tilewright.facts.run import Brief, Limits
+from tilewright.facts.run import Limits, SearchContext
 from tilewright.facts.verdict import Verdict, Verified
 from tilewright.run.drive import drive
 from tilewright.search.strategies import STRATEGIES
 
-from .facts import brief, timed
+from .facts import context, timed
 
 START = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: 'ns 1000'\n"),))
 
 
-def asking(*, limits: Limits = Limits(), start: Candidate | None = None, **changes: object) -> Brief:  # noqa: B008
-    return replace(brief(), model="scripted:x", limits=limits, start=start, **changes)
+def asking(*, limits: Limits = Limits(), start: Candidate | None = None, **changes: object) -> SearchContext:  # noqa: B008
+    return replace(context(), model="scripted:x", limits=limits, start=start, **changes)
 
 
 def at(ns: float, *, floor_ns: float = 50.0) -> Timed:
@@ -65,7 +65,12 @@ def whole(said: str, idea: str = "an idea") -> str:
 
 
 def ran(
-    path: Path, strategy: str, replies: Sequence[str | Reply], *, on: Brief, judge: Callable[[Move], Outcome] = judge
+    path: Path,
+    strategy: str,
+    replies: Sequence[str | Reply],
+    *,
+    on: SearchContext,
+    judge: Callable[[Move], Outcome] = judge,
 ) -> tuple[Stop, tuple[Event, ...]]:
     usage = Usage(input_tokens=900, output_tokens=100)
     script = Scripted([

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any, TypeVar
 
-from tilewright.judge.cell_process import Usage
+from tilewright.judge.cell_process import CellUsage
 from tilewright.judge.client import Cell, CellFault
 from tilewright.judge.reference_process.session import ReferenceSession
 from tilewright.judge.wire import messages as wire
@@ -19,7 +19,7 @@ class InProcessCell(Cell):
     def __init__(self) -> None:
         self._session = ReferenceSession("cpu")
         self.asked: list[Any] = []
-        self.usage = Usage(os.getpid())
+        self.usage = CellUsage(os.getpid())
 
     @property
     def alive(self) -> bool:
@@ -31,7 +31,7 @@ class InProcessCell(Cell):
     def ask(self, request: Any, kind: type[T], *, limit_s: float, descriptor: int | None = None) -> T:
         self.asked.append(request)
         reply = self._session.answer((request, -1 if descriptor is None else os.dup(descriptor)))
-        if isinstance(reply, wire.Fault):
+        if isinstance(reply, wire.FaultReply):
             raise CellFault(reply.reason, reply.summary, source="reference", by_code=reply.by_code)
         assert isinstance(reply, kind)
         return reply

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from fakes.cell import InProcessCell
 from tilewright.judge.check import draws
-from tilewright.judge.check.check import Check, Findings, Refused
+from tilewright.judge.check.check import Check, Findings, RefusedByCheck
 from tilewright.judge.check.plan import Trial, trials_for
 from tilewright.judge.check.trials import run
-from tilewright.judge.client import Limits
-from tilewright.judge.memory.places import RoomSizes
-from tilewright.judge.memory.room import Room
+from tilewright.judge.client import CellLimits
+from tilewright.judge.memory.case_memory import CaseMemory
+from tilewright.judge.memory.places import CaseMemorySizes
 from tilewright.judge.wire import messages as wire
 
 
@@ -36,17 +36,17 @@ class Problem:
         cell = InProcessCell()
         cell.do(wire.LoadCandidate(folder=str(folder), entry=entry))
         self.cell.ask(wire.ConstructCase(case=0, seed=1), wire.Constructed, limit_s=60.0)
-        sizes = RoomSizes(pool=1, slots=2, results=2)
-        with Room(self.described, device="cpu", reference=self.cell, limits=Limits(), sizes=sizes) as room:
-            room.admit(cell)
+        sizes = CaseMemorySizes(pool=1, slots=2, results=2)
+        with CaseMemory(self.described, device="cpu", reference=self.cell, limits=CellLimits(), sizes=sizes) as memory:
+            memory.admit(cell)
             self.findings = Findings()
-            check = Check(room, cell, case=0, precision="reference", findings=self.findings)
+            check = Check(memory, cell, case=0, precision="reference", findings=self.findings)
             check.state.construct(1)
             try:
                 if self.described.random:
                     draws.run(check, trials or self.trials(), rng=random.Random(1))
                 else:
                     run(check, trials or self.trials())
-            except Refused as refused:
+            except RefusedByCheck as refused:
                 return refused.failure.summary
         return ""

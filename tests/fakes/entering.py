@@ -42,7 +42,7 @@ def _causal(q: Tensor, v: Tensor) -> Tensor:
 
 
 # By name: the function, its arguments, and the factors that are made, with their reduced dimensions.
-ENTERING: dict[str, tuple[Function, tuple[Tensor, ...], dict[str, tuple[int, ...]]]] = {
+PROLOGUE: dict[str, tuple[Function, tuple[Tensor, ...], dict[str, tuple[int, ...]]]] = {
     "activation": (lambda a, w, b: F.linear(F.silu(a), w, b).relu(), (A, W, rand(N)), {"left": ()}),
     "gate": (lambda a, c, w: F.linear(F.gelu(a) * c, w), (A, rand(M, K + 8)[:, 8:], W), {"left": ()}),
     "odd": (lambda a, w: F.linear(a.tanh(), w), (ODD, ODD_W), {"left": ()}),

@@ -9,7 +9,7 @@ from tilewright.facts.outcome import Built, Checked, Interval, OutputError, Poin
 from tilewright.facts.pattern import Choice, Pattern
 from tilewright.facts.problem import Problem, TensorSpec, Work
 from tilewright.facts.realised import Realised
-from tilewright.facts.run import Brief, CaseFacts, Matched
+from tilewright.facts.run import CaseFacts, Matched, SearchContext
 from tilewright.facts.space import Knob, Point, Space, point
 from tilewright.facts.version import VERSION
 from tilewright.facts.winner import Winner, toolchain
@@ -39,11 +39,11 @@ def pattern(id: str, *, points: int = 2, title: str = "") -> Pattern:
     return Pattern(id=id, title=title or id, kind="pointwise", nodes=(id,), program=PROGRAM, space=space)
 
 
-def brief(*patterns: Pattern, budget_s: float = 1000.0, remembered: tuple = (), hinted: tuple = ()) -> Brief:
+def context(*patterns: Pattern, budget_s: float = 1000.0, remembered: tuple = (), hinted: tuple = ()) -> SearchContext:
     spec = TensorSpec(shape=(4, 8), stride=(8, 1), dtype="f32")
     work = Work(bytes_read=128, bytes_written=128, matmul_flops=0, conv_flops=0, dtype="f32")
     case = CaseFacts(inputs=(spec,), outputs=(spec,), work=work, graph=None)
-    return Brief(
+    return SearchContext(
         run="r", problem=PROBLEM, machine=MACHINE, strategy="catalog", seed=0, budget_s=budget_s, cases=(case,),
         matched=(Matched(case=0, patterns=patterns, unmatched=()),), remembered=remembered, hinted=hinted,
     )  # fmt: skip

@@ -16,7 +16,7 @@ TINY = 2.0**-24
 LEAST = 2.0**-133  # the smallest bf16
 UNPROMOTED = 2.4e-9  # times K: what a sum in fp32 of 16-bit products may be off in the norm, twice what is expected
 EIGHTHS, EIGHTHS_OF_ONE_SIGN = 2.0**-11, 2.0**-9  # the same of float8, promoted every 128 of K
-SHIFT = {"shared": 0, "scaled": 11, "rounded": 0}
+SHIFT = {"shared": 0, "fp16x3": 11, "tf32": 0}
 
 
 def split(x: Tensor, shift: int, given: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -137,7 +137,7 @@ def _chunk(a: Tensor, b: Tensor, scheme: str, promote: int, interval: int) -> Te
     hi_a, lo_a, of_a = split(a, shift)
     hi_b, lo_b, of_b = (t.t() if t.ndim == 2 else t for t in split(b.t().contiguous(), shift))
     cross, main = [(hi_a, lo_b), (lo_a, hi_b)], [(hi_a, hi_b)]
-    if scheme == "rounded":
+    if scheme == "tf32":
         cross, main = [], [(_alone(hi_a, a), _alone(hi_b, b))]
     zero = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float64)
     total = zero.float()
@@ -153,7 +153,7 @@ def _chunk(a: Tensor, b: Tensor, scheme: str, promote: int, interval: int) -> Te
     return _unscaled(total, of_a, of_b)
 
 
-def streamed(a: Tensor, b: Tensor, *, scheme: str = "scaled") -> Tensor:
+def streamed(a: Tensor, b: Tensor, *, scheme: str = "fp16x3") -> Tensor:
     """a @ b where rows of A keep an exponent until 64 of K don't fit under it, and get one with two binades above."""
     shift = SHIFT[scheme]
     hi_b, lo_b, of_b = (t.t() if t.ndim == 2 else t for t in split(b.t().contiguous(), shift))

@@ -11,7 +11,7 @@ from tilewright.facts.problem import Work
 from tilewright.judge.candidate_process import values
 from tilewright.judge.candidate_process.rerun import RECORDED
 from tilewright.judge.memory.mapped import contiguous
-from tilewright.judge.sanitize import Job
+from tilewright.judge.sanitize import SanitizerJob
 from tilewright.judge.wire import messages as wire
 
 MODEL = """
@@ -31,7 +31,7 @@ class ModelNew(torch.nn.Module):
 """
 
 
-def job(folder: Path, text: str = MODEL, environment: tuple[tuple[str, str], ...] = ()) -> Job:
+def job(folder: Path, text: str = MODEL, environment: tuple[tuple[str, str], ...] = ()) -> SanitizerJob:
     tensors: list[torch.Tensor] = []
     init = values.encode([torch.tensor(2.0)], tensors)
     x = torch.tensor([4.0, 5.0, 6.0])
@@ -50,6 +50,6 @@ def job(folder: Path, text: str = MODEL, environment: tuple[tuple[str, str], ...
     place.mkdir(parents=True)
     torch.save({"init": tensors, "state": [torch.tensor([1.0, 2.0, 3.0])], "inputs": given}, place / RECORDED)
     candidate = Candidate(files=(SourceFile(path="model.py", text=text),))
-    return Job(
+    return SanitizerJob(
         candidate=candidate, described=described, folder=place, seed=1, device="cpu", environment=environment
     )  # fmt: skip

@@ -11,14 +11,16 @@ from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.pattern import Choice, Pattern, without_idle
 from tilewright.facts.problem import Problem
-from tilewright.judge.client import Limits
+from tilewright.judge.client import CellLimits
 from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.timing.measure import Effort
 from tilewright.realise.compose import compose
-from tilewright.run.workbench import found_patterns
+from tilewright.run.evaluator import found_patterns
 
 
-def brief_judge(problem: Problem | str, folder: Path, *, limits: Limits | None = None, trace: bool = False) -> Judge:
+def context_judge(
+    problem: Problem | str, folder: Path, *, limits: CellLimits | None = None, trace: bool = False
+) -> Judge:
     """Not open yet. `problem`: one, or the text of one for the CPU. `trace`: opened, it gives graphs."""
     if isinstance(problem, str):
         problem = Problem(name="p", path=str(folder / "p.py"), source=problem, target="cpu")
@@ -31,7 +33,7 @@ def brief_judge(problem: Problem | str, folder: Path, *, limits: Limits | None =
         options=JudgeOptions(
             compile_baseline=False, trace=trace,
             effort=Effort(tight=0.2, budget_s=0.3, min_rounds=3, max_rounds=6, verified=1, most_calls=10),
-            limits=limits or Limits(build_s=300.0, call_s=120.0, memory_bytes=3 << 30),
+            limits=limits or CellLimits(build_s=300.0, call_s=120.0, memory_bytes=3 << 30),
         ),
     )  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tilewright.kernels.cuda.gemm.partly import placed
+from tilewright.kernels.cuda.gemm.epilogue.batch_map import placed
 
 
 class Launches(dict[Any, Callable[..., None]]):

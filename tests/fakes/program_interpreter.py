@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tilewright.facts.pattern import Bind, Pattern, Site
+from tilewright.facts.pattern import Bind, Match, Pattern
 from tilewright.ir.graph import Call, Code, Graph, Node, Ref, Struct
 from tilewright.ir.program import RANKED, SCANS, Load, Position, Product, Program, Reduction, Scan
 
@@ -231,7 +231,7 @@ class GraphRun:
         self.execute = execute or functools.partial(run_program, exact=exact)
         self.nodes = {n.name: n for n in graph.nodes}
         self.calls = {c.name: c for c in graph.calls}
-        self.sites = {b.node: (p, s) for p in patterns for s in p.sites for b in s.outputs}
+        self.matches = {b.node: (p, s) for p in patterns for s in p.matches for b in s.outputs}
         self.values: dict[str, torch.Tensor] = {}
         self.fused: set[str] = set()
 
@@ -265,13 +265,13 @@ class GraphRun:
 
     def value(self, name: str) -> torch.Tensor:
         if name not in self.values:
-            if name in self.sites:
-                self._run_site(*self.sites[name])
+            if name in self.matches:
+                self._run_site(*self.matches[name])
             else:
                 self._run_node(self.nodes[name])
         return self.values[name]
 
-    def _run_site(self, pattern: Pattern, site: Site) -> None:
+    def _run_site(self, pattern: Pattern, site: Match) -> None:
         operands = [view(self.value(b.node), b, spec.shape)
                     for b, spec in zip(site.operands, pattern.program.operands, strict=True)]  # fmt: skip
         for bind, result in zip(site.outputs, self.execute(pattern.program, operands), strict=True):

@@ -7,7 +7,7 @@ from typing import Any
 from fakes.facts import MACHINE
 from tilewright.facts.device import Device
 from tilewright.facts.devices import DEVICES, device_of
-from tilewright.kernels.cuda.plan import Gpu
+from tilewright.kernels.cuda.rows.plan import Gpu
 from tilewright.realise.table import realisers
 
 H200, CPU = DEVICES["h200"], device_of(MACHINE)

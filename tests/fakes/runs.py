@@ -7,9 +7,9 @@ from dataclasses import replace
 from tilewright.facts.machine import Machine
 from tilewright.facts.move import Event, Move, Outcome, Stop, Try, Tune
 from tilewright.facts.outcome import Built, Checked, Failure, Interval, OutputError, PointTime, Samples, Timed, Tuned
-from tilewright.facts.pattern import Choice, Pattern, Site
+from tilewright.facts.pattern import Choice, Match, Pattern
 from tilewright.facts.problem import Problem, TensorSpec, Work
-from tilewright.facts.run import Brief, CaseFacts, Matched
+from tilewright.facts.run import CaseFacts, Matched, SearchContext
 from tilewright.facts.space import Knob, Space, point
 from tilewright.ir.graph import Call, Graph, Node, Ref
 from tilewright.ir.program import Operand, Output, Program, Statement
@@ -54,18 +54,18 @@ FUSED = Pattern(
     id="fused_0", title="scale -> shift -> silu", kind="pointwise", nodes=NODES, program=PROGRAM,
     space=Space(knobs=(Knob(name="threads", values=(128, 256), about=""),),
                 points=(point(threads=256), point(threads=128))),
-    sites=(Site(nodes=NODES, operands=(), outputs=()),),
+    matches=(Match(nodes=NODES, operands=(), outputs=()),),
 )  # fmt: skip
 RECIPE = (Choice(pattern="fused_0", point=point(threads=256)),)
 SPEC = TensorSpec(shape=SHAPE, stride=(16384, 1), dtype="f32")
 WORK = Work(bytes_read=1 << 29, bytes_written=1 << 28, matmul_flops=0, conv_flops=0, dtype="f32")
 
 
-def brief(name: str = "gated_shift", **changes: object) -> Brief:
+def context(name: str = "gated_shift", **changes: object) -> SearchContext:
     case = CaseFacts(inputs=(SPEC,), outputs=(SPEC,), work=WORK, graph=GRAPH)
     untraced = CaseFacts(inputs=(SPEC,), outputs=(SPEC,), work=WORK, graph=None, trace_failure="data-dependent shape")
     problem = Problem(name=name, path="/p.py", source="pass\n", target="cuda", cases=('{"rows": 4096}', '{"rows": 1}'))
-    whole = Brief(
+    whole = SearchContext(
         run="r42", problem=problem, machine=MACHINE, strategy="catalog", seed=0, budget_s=300.0, cases=(case, untraced),
         matched=(Matched(case=0, patterns=(FUSED,), unmatched=("aten.sort.default: no skeleton",)),
                  Matched(case=1, patterns=(), unmatched=())),

@@ -23,8 +23,8 @@ from tilewright.facts.run import CaseFacts
 from tilewright.frontend.rows import traced
 from tilewright.ir.program import Program
 from tilewright.realise.compose import compose
+from tilewright.run.evaluator import found_patterns
 from tilewright.run.optimize import write_candidate
-from tilewright.run.workbench import found_patterns
 
 pytestmark = pytest.mark.gpu
 

@@ -286,9 +286,9 @@ def test_every_point(name, folder):
 
 def shifted(x):
     """The same values, one element past an aligned address."""
-    room = torch.empty(x.numel() + 1, dtype=x.dtype, device=x.device)
-    room[1:].copy_(x.flatten())
-    return room[1:].view(x.shape)
+    memory = torch.empty(x.numel() + 1, dtype=x.dtype, device=x.device)
+    memory[1:].copy_(x.flatten())
+    return memory[1:].view(x.shape)
 
 
 def transposed(x):
@@ -327,12 +327,12 @@ def test_layouts(name, layout, folder):
     close(load_fused(program, folder).run(*operands), program, operands)
 
 
-@pytest.mark.parametrize("spread", ["none", "cluster", "grid", "split"])
-@pytest.mark.parametrize("residence", ["registers", "shared", "reread"])
-def test_spreads_and_residences(spread, residence, folder):
+@pytest.mark.parametrize("cta_split", ["none", "cluster", "grid", "split"])
+@pytest.mark.parametrize("row_storage", ["registers", "shared", "reread"])
+def test_spreads_and_residences(cta_split, row_storage, folder):
     for program in (kp.softmax((40, 20000)), kp.norm((64, 30000), (1,), affine=(1, 30000)), kp.softmax((300, 96), 0)):
         operands = kp.make_operands(program, "cuda", seed=3)
-        settings = point(threads=256, unroll=2, residence=residence, spread=spread)
+        settings = point(threads=256, unroll=2, row_storage=row_storage, cta_split=cta_split)
         close(load_fused(program, folder, settings).run(*operands), program, operands)
 
 

@@ -63,13 +63,13 @@ def test_every_point(name, op, folder):
         holds(x, count, dim, op, module.run(x))
 
 
-@pytest.mark.parametrize("spread", ["none", "split"])
+@pytest.mark.parametrize("cta_split", ["none", "split"])
 @pytest.mark.parametrize("count", [1, 8, 64])
-def test_spreads(count, spread, folder):
+def test_spreads(count, cta_split, folder):
     program = kp.ranked((20, 50021), count)
     (x,) = kp.make_operands(program, "cuda", seed=1)
     for threads in (128, 1024):
-        settings = point(threads=threads, unroll=2, residence="auto", spread=spread)
+        settings = point(threads=threads, unroll=2, row_storage="auto", cta_split=cta_split)
         holds(x, count, 1, "largest", load_fused(program, folder, settings).run(x))
 
 

@@ -69,7 +69,7 @@ def folder(tmp_path_factory):
 
 def on(processors, program, folder, operands, **knobs):
     """The plan for a GPU of so many processors, and a call of its kernel."""
-    settings = {"threads": 512, "unroll": 2, "residence": "auto", "spread": "grid"} | knobs
+    settings = {"threads": 512, "unroll": 2, "row_storage": "auto", "cta_split": "grid"} | knobs
     fused = load_fused(program, folder, point(**settings))._FUSED
     device = gpu(processors=processors)
     launch, kernel = fused.compile([t.stride() for t in operands], [16] * len(operands), device)
@@ -118,7 +118,7 @@ def test_less_than_two_rows_in_a_ring(name, folder, monkeypatch):
     program = make()
     operands = kp.make_operands(program, "cuda", seed=1)
     load_fused(program, folder)
-    monkeypatch.setattr(import_module("tilewright_kernels.cuda.planning"), "HELD_SHARE", 0.86)
+    monkeypatch.setattr(import_module("tilewright_kernels.cuda.rows.planning"), "HELD_SHARE", 0.86)
     plan, run = on(SMALL, program, folder, operands, **knobs)
     assert plan.ahead == 1 and plan.space.groups > 4 * plan.teams
     got = run()
@@ -143,7 +143,7 @@ def test_scans_by_ctas_in_turn(name, processors, folder):
     program = SCANS[name]()
     operands = kp.make_operands(program, "cuda")
     plan, run = on(processors, program, folder, operands, threads=256)
-    assert plan.teams == program.rows and plan.chunks > 1 and plan.spread == "grid"
+    assert plan.teams == program.rows and plan.chunks > 1 and plan.cta_split == "grid"
     got = run()
     close(got, program, operands)
     for _ in range(3):
@@ -155,7 +155,7 @@ def test_weights_that_stay_in_registers(width, dtype, folder, monkeypatch):
     program = kp.norm((37, width), (1,), affine=(1, width), dtype=dtype)
     operands = kp.make_operands(program, "cuda", seed=2)
     load_fused(program, folder)
-    monkeypatch.setattr(import_module("tilewright_kernels.cuda.planning"), "KEPT_BYTES", 0)
+    monkeypatch.setattr(import_module("tilewright_kernels.cuda.rows.planning"), "KEPT_BYTES", 0)
     plan, run = on(SMALL, program, folder, operands)
     assert len(plan.kept) == 1 and plan.early and plan.held == plan.blocks_per_chunk
     got = run()
@@ -171,7 +171,7 @@ def test_weights_that_stay_in_registers(width, dtype, folder, monkeypatch):
 ])  # fmt: skip
 def test_whole_gpu(program, folder):
     program = program()
-    module = load_fused(program, folder, point(threads=512, unroll=4, residence="auto", spread="grid"))
+    module = load_fused(program, folder, point(threads=512, unroll=4, row_storage="auto", cta_split="grid"))
     for seed in range(2):
         operands = kp.make_operands(program, "cuda", seed=seed)
         got = module.run(*operands)
@@ -183,7 +183,7 @@ def test_a_gpu_that_cannot_hold_the_teams_splits_rows_and_says_so(folder, monkey
     """As under MPS, where a process gets a share of the multiprocessors."""
     program = kp.softmax((7, 2**21))
     operands = kp.make_operands(program, "cuda")
-    module = load_fused(program, folder, point(threads=512, unroll=4, residence="auto", spread="grid"))
+    module = load_fused(program, folder, point(threads=512, unroll=4, row_storage="auto", cta_split="grid"))
     real = torch.cuda.get_device_properties(0)
     larger = SimpleNamespace(major=real.major, minor=real.minor, multi_processor_count=4 * real.multi_processor_count)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: larger)

@@ -21,8 +21,8 @@ from tilewright.facts.problem import Work
 from tilewright.facts.run import CaseFacts
 from tilewright.frontend.trace import trace_training
 from tilewright.realise.compose import compose
+from tilewright.run.evaluator import found_patterns
 from tilewright.run.optimize import write_candidate
-from tilewright.run.workbench import found_patterns
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
 

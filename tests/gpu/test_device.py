@@ -7,7 +7,7 @@ import torch
 from fakes.realisers import gpu
 from tilewright.edges.gpu.machine import identity
 from tilewright.facts.devices import device_of
-from tilewright.kernels.cuda.launch import _device
+from tilewright.kernels.cuda.rows.launch import _device
 
 
 def test_the_device_of_this_machine_is_the_gpu_that_kernels_see() -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fakes.entering import ENTERING
+from fakes.entering import PROLOGUE
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from fakes.program_interpreter import run_program, view, widened
@@ -26,7 +26,7 @@ SPLIT = {"tile": "128x64", "cluster": "1x1", "split_k": 3}
 
 def entering(name, tmp_path):
     """The pattern, its module, and its operands on the GPU."""
-    function, args, _ = ENTERING[name]
+    function, args, _ = PROLOGUE[name]
     graph = trace(Applies(function), args, {})
     matched = match(graph, unsupported=cuda.unsupported, space=cuda.space)
     pattern = [p for p in matched.patterns if p.kind == "product" and p.program.product.prologues][-1]
@@ -41,11 +41,11 @@ def entering(name, tmp_path):
         return source.permute(node.dims) if node.op == "permute" else source.reshape(node.shape)
 
     operands = [view(root(bind.node), bind, spec.shape).cuda()
-                for bind, spec in zip(pattern.sites[0].operands, pattern.program.operands, strict=True)]  # fmt: skip
+                for bind, spec in zip(pattern.matches[0].operands, pattern.program.operands, strict=True)]  # fmt: skip
     return pattern, load_fused(pattern.program, tmp_path), operands
 
 
-@pytest.mark.parametrize("name", ENTERING)
+@pytest.mark.parametrize("name", PROLOGUE)
 def test_what_is_computed_on_the_way_in_is_as_near_as_torch(tmp_path, name):
     pattern, module, operands = entering(name, tmp_path)
     (truth,) = run_program(pattern.program, list(widened(operands)), exact=True)

@@ -12,12 +12,12 @@ from fakes.judges import judge_on_gpu
 from fakes.realisers import H200
 from tilewright.facts.outcome import Timed
 from tilewright.facts.pattern import Choice
-from tilewright.kernels.cuda import math as m
-from tilewright.kernels.cuda.gemm.launch import Epilogue
-from tilewright.kernels.cuda.gemm.plan import Point
-from tilewright.kernels.cuda.gemm.routed import Routed
+from tilewright.kernels.cuda.common import math as m
+from tilewright.kernels.cuda.gemm.host.grouped import GroupedProduct
+from tilewright.kernels.cuda.gemm.host.launch import Epilogue
+from tilewright.kernels.cuda.gemm.host.plan import Point
 from tilewright.realise.compose import compose
-from tilewright.run.workbench import found_patterns
+from tilewright.run.evaluator import found_patterns
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 LENGTHS = ([300, 0, 1, 129, 128, 500], [0, 0, 640, 0], [1] * 40, [7, 64, 63, 65, 1000, 3, 0, 0, 258], [2048])
@@ -44,7 +44,7 @@ def test_stretches_of_every_length(tile, turned, dtype):
     names = ("tile_m", "tile_n", "cluster_m", "cluster_n", "pingpong")
     point = Point(**dict(zip(names, tile, strict=True)))
     epilogue = Epilogue(function=scaled, names=("shares", "whole"), dtypes=("f32", "f32"))
-    run = Routed(point, "f32", epilogue)
+    run = GroupedProduct(point, "f32", epilogue)
     for lengths in LENGTHS:
         for n, k in ((264, 192), (72, 1000), (513, 64)):
             total = sum(lengths)
@@ -59,7 +59,7 @@ def test_stretches_of_every_length(tile, turned, dtype):
 
 
 def test_rows_behind_the_last_end_are_left_alone():
-    run = Routed(Point(tile_m=128, tile_n=128, cluster_m=1), "f32")
+    run = GroupedProduct(Point(tile_m=128, tile_n=128, cluster_m=1), "f32")
     x, w = torch.randn(700, 128, device="cuda").half(), torch.randn(3, 128, 128, device="cuda").half()
     ends = torch.tensor([10, 300, 450], dtype=torch.int32, device="cuda")
     given = torch.full((700, 128), 7.0, device="cuda")

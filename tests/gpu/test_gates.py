@@ -1,4 +1,4 @@
-"""Gated pairs on a GPU: two products of one left factor in one kernel, held against float64; and judged."""
+"""DualGemm pairs on a GPU: two products of one left factor in one kernel, held against float64; and judged."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tilewright.facts.pattern import Pattern
 from tilewright.facts.space import point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.kernels.cuda.gemm.launch import Gemm
-from tilewright.kernels.cuda.gemm.plan import Point as Plan
+from tilewright.kernels.cuda.gemm.host.launch import Gemm
+from tilewright.kernels.cuda.gemm.host.plan import Point as Plan
 from tilewright.realise.gemm.tiles import KERNEL
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -43,7 +43,7 @@ def of_halves(x: Tensor, w: Tensor, bias: Tensor, residual: Tensor) -> Tensor:
     return F.gelu(gate) * up + residual
 
 
-def woven(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
+def interleaved(x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
     y = F.linear(x, w, bias)
     return torch.sigmoid(y[..., ::2]) * (y[..., 1::2] + 1)
 
@@ -60,7 +60,7 @@ def made(function: Callable[..., Any], m: int, n: int, k: int, dtype: torch.dtyp
     return {
         of_calls: lambda: [x, of(n, k), of(n, k) * 2, of(n)],
         of_halves: lambda: [x, of(2 * n, k), of(2 * n), of(m, n)],
-        woven: lambda: [x, of(2 * n, k), of(2 * n)],
+        interleaved: lambda: [x, of(2 * n, k), of(2 * n)],
         across: lambda: [x, of(k, n), of(k, n) * 2],
     }[function]()
 
@@ -73,7 +73,7 @@ def the_gate(function: Callable[..., Any], args: list[Tensor]) -> Pattern:
 
 def operands_of(pattern: Pattern, args: list[Tensor]) -> list[Tensor]:
     values = {f"args_{i}": a.cuda() for i, a in enumerate(args)}
-    binds = zip(pattern.sites[0].operands, pattern.program.operands, strict=True)
+    binds = zip(pattern.matches[0].operands, pattern.program.operands, strict=True)
     return [view(values[bind.node], bind, spec.shape) for bind, spec in binds]
 
 
@@ -102,7 +102,7 @@ THIRDS = tuple(
         (257, 330, 301, torch.float32),
     ],
 )
-@pytest.mark.parametrize("function", [of_calls, of_halves, woven, across])
+@pytest.mark.parametrize("function", [of_calls, of_halves, interleaved, across])
 def test_both_products_at_all_points(tmp_path, function, m, n, k, dtype):
     args = made(function, m, n, k, dtype)
     pattern = the_gate(function, args)
@@ -150,7 +150,7 @@ def test_rows_of_the_result_that_start_anywhere(tmp_path, n):
 @pytest.mark.parametrize(
     ("m", "dtype"), [(1, torch.float16), (7, torch.bfloat16), (32, torch.float16), (64, torch.bfloat16)]
 )
-@pytest.mark.parametrize("function", [of_calls, of_halves, woven, across])
+@pytest.mark.parametrize("function", [of_calls, of_halves, interleaved, across])
 def test_few_rows(tmp_path, function, m, dtype):
     args = made(function, m, 1032, 2056, dtype)
     pattern = the_gate(function, args)

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from fakes.gemm_model import EIGHTHS, EIGHTHS_OF_ONE_SIGN, UNPROMOTED
-from tilewright.kernels.cuda import math as m
-from tilewright.kernels.cuda.gemm import launch
-from tilewright.kernels.cuda.gemm.compiling import compile_ampere
-from tilewright.kernels.cuda.gemm.finish import ALL, Finish
-from tilewright.kernels.cuda.gemm.launch import Epilogue, Gemm
-from tilewright.kernels.cuda.gemm.plan import Point
+from tilewright.kernels.cuda.common import math as m
+from tilewright.kernels.cuda.gemm.epilogue.epilogue import ALL, EpilogueStore
+from tilewright.kernels.cuda.gemm.host import launch
+from tilewright.kernels.cuda.gemm.host.compiling import compile_ampere
+from tilewright.kernels.cuda.gemm.host.launch import Epilogue, Gemm
+from tilewright.kernels.cuda.gemm.host.plan import Point
 
 FLOOR = {torch.float32: 8 * 2.0**-23, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}  # docs/precision.md
 NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -32,7 +32,7 @@ def gemm(dtype=torch.float32, *, across=False, **knobs):
     """The same Gemm for the same knobs: it compiles once, whatever the sizes. `across`: of C's transpose."""
     key = (dtype, across, *sorted(knobs.items()))
     if key not in _made:
-        _made[key] = Gemm(Point(**knobs), NAMES[dtype], turned=across)
+        _made[key] = Gemm(Point(**knobs), NAMES[dtype], swap_ab=across)
     return _made[key]
 
 
@@ -41,10 +41,10 @@ def tile(shape, scheme, **more):
     return dict(zip(names, shape, strict=True)) | {"scheme": scheme} | more
 
 
-def matrix(rows, columns, *, dtype=torch.float32, turned=False, seed=0):
-    x = torch.randn((columns, rows) if turned else (rows, columns), generator=torch.Generator().manual_seed(seed))
+def matrix(rows, columns, *, dtype=torch.float32, swap_ab=False, seed=0):
+    x = torch.randn((columns, rows) if swap_ab else (rows, columns), generator=torch.Generator().manual_seed(seed))
     x = x.to("cuda", dtype)
-    return x.t() if turned else x
+    return x.t() if swap_ab else x
 
 
 def check(found, a, b, dtype=torch.float32):
@@ -64,16 +64,16 @@ def whole_precision():
     torch.manual_seed(0)
 
 
-@pytest.mark.parametrize("scheme", ["shared", "scaled", "wide"])
+@pytest.mark.parametrize("scheme", ["shared", "fp16x3", "bf16x6"])
 @pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False), (True, True)])
-def test_fp32_of_every_shape_and_transpose(scheme, turned):
+def test_fp32_of_every_shape_and_transpose(scheme, swap_ab):
     run = gemm(**tile((128, 128, 1, 1), scheme))
     for n, (rows, columns, k) in enumerate(SHAPES):
-        a, b = matrix(rows, k, turned=turned[0], seed=n), matrix(k, columns, turned=turned[1], seed=n + 100)
+        a, b = matrix(rows, k, swap_ab=swap_ab[0], seed=n), matrix(k, columns, swap_ab=swap_ab[1], seed=n + 100)
         check(run(a, b), a, b)
 
 
-@pytest.mark.parametrize("scheme", ["shared", "scaled", "wide", "rounded"])
+@pytest.mark.parametrize("scheme", ["shared", "fp16x3", "bf16x6", "tf32"])
 @pytest.mark.parametrize("splits", [1, 4])
 def test_planes_along_k_of_what_lies_across_it(monkeypatch, scheme, splits):
     """Of every shape, as of 2048 rows and more; of views and of batches."""
@@ -85,10 +85,10 @@ def test_planes_along_k_of_what_lies_across_it(monkeypatch, scheme, splits):
     pairs = [(matrix(m_, k, seed=n), matrix(k, columns, seed=n + 100)) for n, (m_, columns, k) in enumerate(SHAPES)]
     for a, b in (*pairs, batch, (matrix(90, 1001), wide[:, :77]), (matrix(90, 1001), wide[:, ::3])):
         found, truth = run(a, b), a.double() @ b.double()
-        if scheme == "rounded" and truth.numel() < 1000:
+        if scheme == "tf32" and truth.numel() < 1000:
             continue  # few sums, which may be next to nought
         error, own = (float((x.double() - truth).norm() / truth.norm()) for x in (found, a @ b))
-        most = 2.0**-10 if scheme == "rounded" else max(2 * own, FLOOR[torch.float32])
+        most = 2.0**-10 if scheme == "tf32" else max(2 * own, FLOOR[torch.float32])
         assert found.shape == truth.shape and error <= most, f"{tuple(a.shape)} x {tuple(b.shape)}: {error:.3g}"
     planes = [key[-2] for key in run._compiled if key[0] == "split" and key[2] == "r"]
     assert any(planes), "some are crossed"
@@ -96,15 +96,15 @@ def test_planes_along_k_of_what_lies_across_it(monkeypatch, scheme, splits):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False), (True, True)])
-def test_half_types_of_every_shape_and_transpose(dtype, turned):
+def test_half_types_of_every_shape_and_transpose(dtype, swap_ab):
     run = gemm(dtype, **tile((128, 256, 2, 1), "plain"))
     for n, (rows, columns, k) in enumerate(SHAPES):
-        a = matrix(rows, k, dtype=dtype, turned=turned[0], seed=n)
-        b = matrix(k, columns, dtype=dtype, turned=turned[1], seed=n + 100)
+        a = matrix(rows, k, dtype=dtype, swap_ab=swap_ab[0], seed=n)
+        b = matrix(k, columns, dtype=dtype, swap_ab=swap_ab[1], seed=n + 100)
         check(run(a, b), a, b, dtype)
 
 
-@pytest.mark.parametrize("scheme", ["plain", "shared", "scaled"])
+@pytest.mark.parametrize("scheme", ["plain", "shared", "fp16x3"])
 @pytest.mark.parametrize("shape", TILES)
 def test_every_tile_and_cluster(scheme, shape):
     dtype = torch.bfloat16 if scheme == "plain" else torch.float32
@@ -114,7 +114,7 @@ def test_every_tile_and_cluster(scheme, shape):
         check(run(a, b), a, b, dtype)
 
 
-@pytest.mark.parametrize("scheme", ["plain", "shared", "scaled"])
+@pytest.mark.parametrize("scheme", ["plain", "shared", "fp16x3"])
 @pytest.mark.parametrize("splits", [2, 3, 16])
 def test_splits_of_k_and_repeated_calls(scheme, splits):
     """The same to the last bit each time: partial sums are added in order."""
@@ -150,7 +150,7 @@ def test_batches_and_strides(scheme):
             check(run(view, other), view, other, dtype)
 
 
-@pytest.mark.parametrize("scheme", ["plain", "scaled"])
+@pytest.mark.parametrize("scheme", ["plain", "fp16x3"])
 @pytest.mark.parametrize("splits", [1, 2])
 def test_a_batch_beyond_what_a_grid_has_along_y_and_z(scheme, splits):
     """70000 matrices: splits, products and the sum of parts go along x; a factor lies across K, too."""
@@ -167,10 +167,10 @@ BEYOND = {  # (batch, M, N, K), C's type, whether it is C's transpose, the knobs
     "by threads": ((1, 65536, 65537, 64), torch.bfloat16, False, tile((128, 128, 2, 1), "plain", pingpong=True)),
     "batch of results": ((2100, 1024, 1024, 64), torch.bfloat16, False, tile((128, 256, 2, 1), "plain")),
     "parts of results": ((1, 49152, 49160, 128), torch.bfloat16, False, tile((128, 256, 2, 1), "plain", split_k=2)),
-    "skinny": ((1, 16, 300000, 8192), torch.bfloat16, True, tile((64, 16, 1, 1), "plain", skinny=True, split_k=2)),
+    "small_m": ((1, 16, 300000, 8192), torch.bfloat16, True, tile((64, 16, 1, 1), "plain", small_m=True, split_k=2)),
     "copied": ((1, 70000, 256, 32767), torch.bfloat16, False, tile((128, 256, 2, 1), "plain")),
-    "planes": ((1, 40000, 64, 65536), torch.float32, False, tile((128, 64, 1, 1), "scaled", split_k=2)),
-    "streamed": ((1, 40000, 64, 65536), torch.float32, False, tile((128, 64, 1, 1), "scaled", streamed=True)),
+    "planes": ((1, 40000, 64, 65536), torch.float32, False, tile((128, 64, 1, 1), "fp16x3", split_k=2)),
+    "streamed": ((1, 40000, 64, 65536), torch.float32, False, tile((128, 64, 1, 1), "fp16x3", streamed=True)),
 }  # fmt: skip
 
 
@@ -183,7 +183,7 @@ def test_more_elements_than_32_bits_count(which):
     draw = torch.Generator("cuda").manual_seed(7)
     a, b = (torch.randn(batch, side, k, dtype=dtype, device="cuda", generator=draw) for side in (rows, columns))
     b = b.transpose(1, 2)
-    found = Gemm(Point(**knobs), NAMES[dtype], turned=across)(a, b)
+    found = Gemm(Point(**knobs), NAMES[dtype], swap_ab=across)(a, b)
     for each in sorted({0, batch // 2 - 1, batch // 2, batch - 1} & set(range(batch))):
         for first in sorted({0, rows // 2 - 2, rows - 4}):
             few = slice(max(first, 0), max(first, 0) + 4)
@@ -219,8 +219,8 @@ def test_fp32_families(family):
         steps = torch.linspace(-12, 12, k, device="cuda").round()
         a, b = a * torch.exp2(steps), b * torch.exp2(-steps)[:, None]
     for splits in (1, 4):
-        check(gemm(**tile((128, 128, 1, 1), "scaled", split_k=splits))(a, b), a, b)
-        check(gemm(**tile((128, 128, 1, 1), "wide", split_k=splits))(a, b), a, b)
+        check(gemm(**tile((128, 128, 1, 1), "fp16x3", split_k=splits))(a, b), a, b)
+        check(gemm(**tile((128, 128, 1, 1), "bf16x6", split_k=splits))(a, b), a, b)
         if family != "opposite":
             check(gemm(**tile((128, 128, 1, 1), "shared", split_k=splits))(a, b), a, b)
 
@@ -233,9 +233,9 @@ def test_three_planes_hold_exponents_as_wide_as_fp32s(shape):
     a = torch.randn(side, k, device="cuda") * torch.exp2(steps)
     b = torch.randn(k, side, device="cuda") * torch.exp2(-steps)[:, None]
     for more in ({}, {"split_k": 4}, {"bulk": shape[0] * shape[1] == 128 * 128}):
-        check(gemm(**tile(shape, "wide", **more))(a, b), a, b)
+        check(gemm(**tile(shape, "bf16x6", **more))(a, b), a, b)
     with pytest.raises(AssertionError):
-        check(gemm(**tile(shape, "scaled"))(a, b), a, b)
+        check(gemm(**tile(shape, "fp16x3"))(a, b), a, b)
 
 
 ODD = [(256, 208, 1, 2), (256, 192, 1, 2), (256, 176, 1, 2), (256, 160, 1, 2), (256, 144, 1, 2), (128, 240, 2, 1),
@@ -251,10 +251,10 @@ def test_tiles_of_columns_that_are_no_power_of_two(dtype, shape):
     for splits, bulk, those in ((1, False, layouts), (3, False, layouts[:1]), (1, True, layouts[:1])):
         run = gemm(dtype, **tile(shape, "plain", split_k=splits, bulk=bulk))
         for n, (rows, columns, k) in enumerate(((777, 1304, 200), (4100, 2056, 328), (65, 40, 64), (300, 161, 1000))):
-            for turned in those:
-                a = matrix(rows, k, dtype=dtype, turned=turned[0], seed=n)
-                b = matrix(k, columns, dtype=dtype, turned=turned[1], seed=n + 100)
-                if columns % 8 == 0 or turned[1]:
+            for swap_ab in those:
+                a = matrix(rows, k, dtype=dtype, swap_ab=swap_ab[0], seed=n)
+                b = matrix(k, columns, dtype=dtype, swap_ab=swap_ab[1], seed=n + 100)
+                if columns % 8 == 0 or swap_ab[1]:
                     check(run(a, b), a, b, dtype)
 
 
@@ -263,8 +263,8 @@ def test_every_interval_of_promotion(interval):
     """As far off as the model of tensor cores says (tests/fakes/gemm_model.py): 1.9e-7 every 64 of K, 1.0e-7 below."""
     a, b = torch.rand(200, 384, device="cuda"), torch.rand(384, 200, device="cuda")
     truth = a.double() @ b.double()
-    for knobs in (tile((128, 64, 1, 1), "scaled"), tile((128, 128, 2, 1), "scaled"),
-                  tile((128, 64, 1, 1), "scaled", streamed=True)):  # fmt: skip
+    for knobs in (tile((128, 64, 1, 1), "fp16x3"), tile((128, 128, 2, 1), "fp16x3"),
+                  tile((128, 64, 1, 1), "fp16x3", streamed=True)):  # fmt: skip
         found = gemm(**knobs, interval=interval)(a, b)
         error = float((found.double() - truth).norm() / truth.norm())
         low, high = (1.5e-7, 2.3e-7) if interval == 64 else (0.5e-7, 1.3e-7)
@@ -279,7 +279,7 @@ def test_short_sums_and_few_results_are_at_most_twice_as_far_off_as_torchs():
     for rows, columns, k, splits in ((344, 383, 384, 1), (208, 944, 693, 2), (240, 144, 3630, 8), (88, 200, 3392, 8)):
         a, b = torch.rand(rows, k, device="cuda"), torch.rand(columns, k, device="cuda").t()
         truth = a.double() @ b.double()
-        run = gemm(**tile((128, 64, 1, 1), "scaled", split_k=splits))
+        run = gemm(**tile((128, 64, 1, 1), "fp16x3", split_k=splits))
         ours, torchs = ((x.double() - truth).norm() for x in (run(a, b), a @ b))
         assert ours <= 2 * torchs, (rows, columns, k)
 
@@ -298,10 +298,10 @@ def test_warpgroups_that_take_turns(dtype, shape):
         layouts = ((False, True),) if bulk or splits > 1 else ((False, True), (False, False), (True, True))
         sizes = ((65, 40, 64), (777, 1304, 200), (4100, 2056, 328), (300, 161, 1000), (2048, 4096, 72))
         for n, (rows, columns, k) in enumerate(sizes):
-            for turned in layouts:
-                a = matrix(rows, k, dtype=dtype, turned=turned[0], seed=n)
-                b = matrix(k, columns, dtype=dtype, turned=turned[1], seed=n + 100)
-                if columns % 8 == 0 or turned[1]:
+            for swap_ab in layouts:
+                a = matrix(rows, k, dtype=dtype, swap_ab=swap_ab[0], seed=n)
+                b = matrix(k, columns, dtype=dtype, swap_ab=swap_ab[1], seed=n + 100)
+                if columns % 8 == 0 or swap_ab[1]:
                     found = run(a, b)
                     check(found, a, b, dtype)
                     assert all(torch.equal(found, run(a, b)) for _ in range(3))
@@ -311,22 +311,22 @@ def test_warpgroups_that_take_turns(dtype, shape):
 
 EARLY = [tile((128, 128, 2, 1), "plain", pingpong=True, staged=True),
          tile((128, 192, 2, 1), "plain", pingpong=True, bulk=True), tile((256, 144, 1, 2), "plain"),
-         tile((64, 16, 1, 1), "plain", skinny=True, split_k=2),
-         tile((64, 16, 1, 1), "plain", skinny=True, split_k=1, stages=5)]  # fmt: skip
+         tile((64, 16, 1, 1), "plain", small_m=True, split_k=2),
+         tile((64, 16, 1, 1), "plain", small_m=True, split_k=1, stages=5)]  # fmt: skip
 
 
 @pytest.mark.parametrize("knobs", EARLY, ids=str)
 def test_a_kernel_that_is_launched_early_waits_for_the_one_before(knobs):
     """Of forty products of which each reads the one before: as with a pause after each, in a graph, too, and behind a
     kernel of torch's that writes what the first reads."""
-    run, skinny = gemm(torch.bfloat16, **knobs), "skinny" in knobs
-    weight = matrix(512, 512, dtype=torch.bfloat16, turned=not skinny) / 22
-    begin = matrix(512, 16, dtype=torch.bfloat16) if skinny else matrix(3000, 512, dtype=torch.bfloat16)
+    run, small_m = gemm(torch.bfloat16, **knobs), "small_m" in knobs
+    weight = matrix(512, 512, dtype=torch.bfloat16, swap_ab=not small_m) / 22
+    begin = matrix(512, 16, dtype=torch.bfloat16) if small_m else matrix(3000, 512, dtype=torch.bfloat16)
 
     def chain(pause=False):
         y = begin * 2
         for _ in range(40):
-            y = run(weight, y) if skinny else run(y, weight)
+            y = run(weight, y) if small_m else run(y, weight)
             if pause:
                 torch.cuda.synchronize()
         return y + 0
@@ -347,7 +347,7 @@ def test_a_kernel_that_is_launched_early_waits_for_the_one_before(knobs):
 def test_a_kernel_that_is_launched_early_waits_for_a_memset_a_copy_and_another_stream():
     """In a graph and without: what it reads was set, copied and made beside just before."""
     run = gemm(torch.bfloat16, **EARLY[1])
-    x, weight = matrix(2000, 512, dtype=torch.bfloat16), matrix(512, 512, dtype=torch.bfloat16, turned=True)
+    x, weight = matrix(2000, 512, dtype=torch.bfloat16), matrix(512, 512, dtype=torch.bfloat16, swap_ab=True)
     beside = torch.cuda.Stream()
     scratch, held = torch.empty_like(x), torch.empty_like(weight.t())
 
@@ -384,7 +384,7 @@ def test_operands_that_are_read_in_pairs(pingpong):
         run = Gemm(Point(**tile(shape, "plain", bulk=bulk, pingpong=pingpong)), "bf16", epilogue)
         for rows, columns in ((1030, 648), (77, 136), (300, 161)):
             a = matrix(rows, 328, dtype=torch.bfloat16)
-            b = matrix(328, columns, dtype=torch.bfloat16, turned=True, seed=1)
+            b = matrix(328, columns, dtype=torch.bfloat16, swap_ab=True, seed=1)
             whole = torch.randn(2 * rows + 1, 2 * columns + 8, device="cuda").bfloat16()
             biases = torch.randn(2 * columns + 1, device="cuda").bfloat16()
             pairs = [
@@ -419,7 +419,7 @@ def test_tiles_that_are_staged(shape, pingpong):
     bare = Gemm(Point(**knobs), name)
     added = Gemm(Point(**knobs), name, Epilogue(function=biased_relu, names=("bias", "residual"), dtypes=(name, name)))
     for n, (rows, columns, k) in enumerate(((1030, 648, 328), (77, 136, 64), (4100, 2056, 200), (300, 161, 1000))):
-        a, b = matrix(rows, k, dtype=dtype, seed=n), matrix(k, columns, dtype=dtype, turned=True, seed=n + 100)
+        a, b = matrix(rows, k, dtype=dtype, seed=n), matrix(k, columns, dtype=dtype, swap_ab=True, seed=n + 100)
         check(bare(a, b), a, b, dtype)
         whole, bias = torch.randn(rows, 2 * columns + 16, device="cuda").to(dtype), matrix(1, columns, dtype=dtype)
         whole = whole[:, : whole.shape[1] // 8 * 8].contiguous()
@@ -438,7 +438,7 @@ def test_tiles_that_are_staged(shape, pingpong):
         assert float((found.double() - truth).norm() / truth.norm()) <= FLOOR[dtype]
 
 
-@pytest.mark.parametrize("scheme", ["plain", "scaled"])
+@pytest.mark.parametrize("scheme", ["plain", "fp16x3"])
 @pytest.mark.parametrize("shape", [(256, 128, 1, 2), (128, 256, 2, 1), (128, 64, 1, 1), (64, 64, 1, 1)], ids=str)
 def test_results_that_leave_in_bulk(scheme, shape):
     """Through shared memory and TMA: edges inside a line, several tiles and layers a CTA, splits of K, other types."""
@@ -463,7 +463,7 @@ def test_results_that_leave_in_bulk(scheme, shape):
         assert float((found.double() - truth).norm() / truth.norm()) <= FLOOR[kind]
 
 
-def streamed(scheme="scaled", *, across=False, tile_n=128, cluster_m=1, split_k=1):
+def streamed(scheme="fp16x3", *, across=False, tile_n=128, cluster_m=1, split_k=1):
     """A product whose left matrix (`across`: right matrix) is split by the warps that multiply it."""
     return gemm(**tile((128, tile_n, cluster_m, 1), scheme, streamed=True, split_k=split_k), across=across)
 
@@ -478,8 +478,8 @@ def test_streamed_products_of_every_shape_and_layout(across, knobs):
     shapes = ((128, 128, 64), (1, 1, 16), (7, 300, 80), (130, 257, 1008), (64, 1000, 5008), (300, 77, 4096),
               (512, 136, 112))  # fmt: skip
     for n, (rows, columns, k) in enumerate(shapes):
-        for turned in ((False, True), (False, False), (True, True)):
-            a, b = matrix(rows, k, turned=turned[0], seed=n), matrix(k, columns, turned=turned[1], seed=n + 100)
+        for swap_ab in ((False, True), (False, False), (True, True)):
+            a, b = matrix(rows, k, swap_ab=swap_ab[0], seed=n), matrix(k, columns, swap_ab=swap_ab[1], seed=n + 100)
             check(run(a, b), a, b)
     a = torch.randn(3, 40, 208, device="cuda")
     b = torch.randn(3, 150, 208, device="cuda").transpose(1, 2)
@@ -508,10 +508,10 @@ def test_streamed_products_of_exponents_that_change_along_k(across):
 def test_a_streamed_product_with_an_epilogue(splits):
     epilogue = Epilogue(function=biased_relu, names=("bias", "residual"), dtypes=("f32", "f32"))
     for across in (False, True):
-        point = Point(**tile((128, 128, 1, 1), "scaled", streamed=True, split_k=splits))
-        run = Gemm(point, "f32", epilogue, turned=across)
+        point = Point(**tile((128, 128, 1, 1), "fp16x3", streamed=True, split_k=splits))
+        run = Gemm(point, "f32", epilogue, swap_ab=across)
         for rows, columns, k in ((256, 512, 1024), (77, 131, 608)):
-            a, b = matrix(rows, k), matrix(k, columns, turned=True, seed=1)
+            a, b = matrix(rows, k), matrix(k, columns, swap_ab=True, seed=1)
             bias, residual = torch.randn(columns, device="cuda"), matrix(rows, columns, seed=2)
             truth = torch.relu(a.double() @ b.double() + bias.double() + residual.double())
             error = (run(a, b, bias, residual).double() - truth).norm() / truth.norm()
@@ -526,7 +526,7 @@ def below(product, index_1, index_2):
     return m.where(m.le(index_2, m.add(index_1, -70, "i64"), "bool"), product, 3, "f32")
 
 
-@pytest.mark.parametrize("scheme", ["plain", "scaled"])
+@pytest.mark.parametrize("scheme", ["plain", "fp16x3"])
 @pytest.mark.parametrize("knobs", [(256, 128, 1, 2), (128, 128, 2, 1), (64, 64, 1, 1), (128, 128, 1, 1)], ids=str)
 def test_triangles(scheme, knobs):
     """What no diagonal of the result needs is not multiplied, and there NaN and infinities leave no trace."""
@@ -556,10 +556,10 @@ def shifted(product, row, whole):
         (torch.bfloat16, tile((128, 256, 2, 1), "plain")),
         (torch.bfloat16, tile((256, 128, 1, 2), "plain")),
         (torch.float16, tile((64, 128, 1, 1), "plain")),
-        (torch.float32, tile((128, 128, 2, 1), "scaled")),
-        (torch.float32, tile((128, 256, 1, 1), "scaled")),
-        (torch.float32, tile((64, 64, 1, 1), "wide")),
-        (torch.float32, tile((128, 128, 1, 2), "rounded")),
+        (torch.float32, tile((128, 128, 2, 1), "fp16x3")),
+        (torch.float32, tile((128, 256, 1, 1), "fp16x3")),
+        (torch.float32, tile((64, 64, 1, 1), "bf16x6")),
+        (torch.float32, tile((128, 128, 1, 2), "tf32")),
     ],
     ids=str,
 )
@@ -568,7 +568,7 @@ def test_stream_k(dtype, knobs):
     point = Point(**knobs, stream_k=True)
     plain = Gemm(point, NAMES[dtype])
     ended = Gemm(point, NAMES[dtype], Epilogue(function=shifted, names=("row", "whole"), dtypes=(NAMES[dtype],) * 2))
-    bound = 2.0**-10 if knobs["scheme"] == "rounded" else FLOOR[dtype]
+    bound = 2.0**-10 if knobs["scheme"] == "tf32" else FLOOR[dtype]
     for rows, k, columns in ((128, 65536, 128), (512, 8192, 512), (1024, 8192, 1024), (2048, 4096, 2304),
                              (2000, 1096, 3080), (70, 200, 40), (4096, 640, 4096), (1536, 64, 2816)):  # fmt: skip
         a, b = matrix(rows, k, dtype=dtype), matrix(k, columns, dtype=dtype, seed=1)
@@ -594,10 +594,10 @@ def test_stream_k(dtype, knobs):
         assert torch.equal(found, wanted)
 
 
-@pytest.mark.parametrize("knobs", [tile((128, 128, 2, 1), "scaled"), tile((128, 256, 2, 1), "plain")], ids=str)
+@pytest.mark.parametrize("knobs", [tile((128, 128, 2, 1), "fp16x3"), tile((128, 256, 2, 1), "plain")], ids=str)
 def test_stream_k_beside_other_work_ends(knobs):
     """Two streams whose kernels share the multiprocessors: who waits, waits for those that were started before."""
-    dtype = torch.float32 if knobs["scheme"] == "scaled" else torch.bfloat16
+    dtype = torch.float32 if knobs["scheme"] == "fp16x3" else torch.bfloat16
     run = Gemm(Point(**knobs, stream_k=True), NAMES[dtype])
     a, b = matrix(1024, 4096, dtype=dtype), matrix(4096, 1024, dtype=dtype, seed=1)
     wanted = run(a, b)
@@ -621,14 +621,14 @@ def _zeroed(x, diagonals):
 def _knobs_of_zeros():
     yield torch.bfloat16, False, tile((256, 128, 1, 2), "plain")
     yield torch.bfloat16, False, tile((128, 128, 2, 1), "plain", pingpong=True, staged=True)
-    yield torch.bfloat16, False, tile((64, 32, 1, 1), "plain", skinny=True, split_k=3)
-    yield torch.bfloat16, True, tile((64, 16, 1, 1), "plain", skinny=True, split_k=1)
-    for scheme in ("scaled", "wide", "rounded"):
+    yield torch.bfloat16, False, tile((64, 32, 1, 1), "plain", small_m=True, split_k=3)
+    yield torch.bfloat16, True, tile((64, 16, 1, 1), "plain", small_m=True, split_k=1)
+    for scheme in ("fp16x3", "bf16x6", "tf32"):
         yield torch.float32, False, tile((128, 128, 2, 1), scheme)
-    yield torch.float32, False, tile((64, 64, 1, 1), "scaled", split_k=3)
-    yield torch.float32, False, tile((128, 256, 2, 1), "scaled", bulk=True)
-    yield torch.float32, False, tile((128, 128, 2, 1), "scaled", streamed=True)
-    yield torch.float32, True, tile((128, 64, 1, 1), "scaled", streamed=True)
+    yield torch.float32, False, tile((64, 64, 1, 1), "fp16x3", split_k=3)
+    yield torch.float32, False, tile((128, 256, 2, 1), "fp16x3", bulk=True)
+    yield torch.float32, False, tile((128, 128, 2, 1), "fp16x3", streamed=True)
+    yield torch.float32, True, tile((128, 64, 1, 1), "fp16x3", streamed=True)
 
 
 @pytest.mark.parametrize(
@@ -640,8 +640,8 @@ def _knobs_of_zeros():
 def test_what_meets_zeros_of_a_factor_alone_is_not_multiplied(zeros, dtype, across, knobs):
     """Factors with elements on some diagonals: right for all sizes, and NaN that meets no step of a tile leaves no
     trace: so its steps are left out."""
-    run = Gemm(Point(**knobs), NAMES[dtype], turned=across, zeros=zeros)
-    bound = 2.0**-10 if knobs["scheme"] == "rounded" else FLOOR[dtype]
+    run = Gemm(Point(**knobs), NAMES[dtype], swap_ab=across, zeros=zeros)
+    bound = 2.0**-10 if knobs["scheme"] == "tf32" else FLOOR[dtype]
     for rows, k, columns in ((1000, 1008, 1000), (70, 1408, 40), (1500, 640, 328), (328, 64, 1208), (16, 1024, 16)):
         a, b = (_zeroed(matrix(*shape, dtype=dtype, seed=seed), diagonals)
                 for seed, shape, diagonals in ((0, (rows, k), zeros[0]), (1, (k, columns), zeros[1])))  # fmt: skip
@@ -659,9 +659,9 @@ def test_what_meets_zeros_of_a_factor_alone_is_not_multiplied(zeros, dtype, acro
         assert float((found - truth).norm()) <= bound * float(truth.norm())
 
 
-@pytest.mark.parametrize("scheme", ["shared", "scaled", "wide"])
+@pytest.mark.parametrize("scheme", ["shared", "fp16x3", "bf16x6"])
 @pytest.mark.parametrize("turned", [False, True])
-def test_what_is_not_finite_comes_out_where_fp32_puts_it(scheme, turned):
+def test_what_is_not_finite_comes_out_where_fp32_puts_it(scheme, swap_ab):
     """Infinities times numbers, zeros, infinities, and numbers that vanish beside the largest of their column."""
     a, b = torch.randn(140, 70), torch.randn(70, 140)
     a[0, 3], a[1, 5], a[2, 7], a[3, 9], a[3, 10], a[6, 64] = inf, -inf, nan, inf, inf, inf
@@ -674,11 +674,11 @@ def test_what_is_not_finite_comes_out_where_fp32_puts_it(scheme, turned):
     b[9, 7], b[10, 7] = 1.0, -1.0
     b[:, 8] = 2.0**127
     truth = (a.double() @ b.double()).float()
-    if turned:
+    if swap_ab:
         a, b = a.t().contiguous().t(), b.t().contiguous().t()
     padded = [torch.cat([a, torch.zeros(140, 10)], 1).cuda(), torch.cat([b, torch.zeros(10, 140)], 0).cuda()]
     runs = [gemm(**tile((128, 128, 1, 1), scheme))]
-    if scheme != "wide":
+    if scheme != "bf16x6":
         runs += [streamed(scheme), streamed(scheme, across=True)]
     for run, given in zip(runs, ((a.cuda(), b.cuda()), padded, padded), strict=False):
         found = run(*given).cpu()
@@ -690,7 +690,7 @@ def test_what_is_not_finite_comes_out_where_fp32_puts_it(scheme, turned):
         assert bool((found[4, [2, 3, 5]].isnan() == truth[4, [2, 3, 5]].isnan()).all()) and float(found[4, 4]) == 0.0
 
 
-@pytest.mark.parametrize("scheme", ["shared", "scaled", "wide"])
+@pytest.mark.parametrize("scheme", ["shared", "fp16x3", "bf16x6"])
 def test_a_product_of_one_overflows_and_vanishes_where_fp32_does(scheme):
     a = torch.tensor([[2.0**127], [2.0**-149], [1.0], [0.0], [2.0**64]])
     b = torch.tensor([[2.0**-149, 2.0**127, 2.0**-126, 2.0**0, 2.0**63]])
@@ -700,13 +700,13 @@ def test_a_product_of_one_overflows_and_vanishes_where_fp32_does(scheme):
 
 @pytest.mark.parametrize("shift", [0, 11])
 @pytest.mark.parametrize("turned", [False, True])
-def test_the_pair_holds_23_bits(shift, turned):
+def test_the_pair_holds_23_bits(shift, swap_ab):
     """Of rows that stay in registers, and of those that are read again; aligned and not; with K split and whole."""
     for rows, k in ((33, 64), (5, 1001), (40, 5000), (3, 40000), (64, 3000)):
         x = torch.randn(rows, k, device="cuda") * torch.exp2(torch.randint(-12, 13, (rows, k), device="cuda").float())
         x[0] = 0
-        x = (x.t().contiguous().t() if turned else x)[:, :, None]
-        run = gemm(**tile((128, 128, 1, 1), "scaled" if shift else "shared"))
+        x = (x.t().contiguous().t() if swap_ab else x)[:, :, None]
+        run = gemm(**tile((128, 128, 1, 1), "fp16x3" if shift else "shared"))
         for splits, chunk in ((1, -(-k // 64) * 64), (-(-k // 1024), 1024)):
             planes, exponents = run._split(x, splits, chunk)
             each = exponents.double().repeat_interleave(chunk, 1)[:, :k]
@@ -718,8 +718,8 @@ def test_the_pair_holds_23_bits(shift, turned):
             assert torch.equal(planes[:, :, 0] == 0, exact == 0) and not bool(exponents[0].any())
 
 
-def skinny(dtype, tile_n, splits, *, across, tile_m=64):
-    return gemm(dtype, **tile((tile_m, tile_n, 1, 1), "plain", split_k=splits, skinny=True), across=across)
+def small_m(dtype, tile_n, splits, *, across, tile_m=64):
+    return gemm(dtype, **tile((tile_m, tile_n, 1, 1), "plain", split_k=splits, small_m=True), across=across)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -728,14 +728,14 @@ def skinny(dtype, tile_n, splits, *, across, tile_m=64):
 def test_skinny_products_of_every_side_and_layout(dtype, across, splits):
     """Sides up to the tile's and beyond; K of less steps than CTAs; every layout; the same bits each time."""
     for tile_m, tile_n in ((64, 16), (64, 32), (128, 64)):
-        run = skinny(dtype, tile_n, splits, across=across, tile_m=tile_m)
+        run = small_m(dtype, tile_n, splits, across=across, tile_m=tile_m)
         for n, (small, large, k) in enumerate(
             ((1, 768, 768), (tile_n, 4096, 4096), (tile_n - 3, 1000, 264), (tile_n + 5, 200, 64), (7, 50257, 72))
         ):
             rows, columns = (small, large) if across else (large, small)
-            for turned in ((False, True), (False, False), (True, True), (True, False)):
-                a = matrix(rows, k, dtype=dtype, turned=turned[0], seed=n)
-                b = matrix(k, columns, dtype=dtype, turned=turned[1], seed=n + 100)
+            for swap_ab in ((False, True), (False, False), (True, True), (True, False)):
+                a = matrix(rows, k, dtype=dtype, swap_ab=swap_ab[0], seed=n)
+                b = matrix(k, columns, dtype=dtype, swap_ab=swap_ab[1], seed=n + 100)
                 check(run(a, b), a, b, dtype)
         a, b = torch.randn(3, 20, 520, device="cuda").to(dtype), torch.randn(3, 520, 136, device="cuda").to(dtype)
         check(run(a, b), a, b, dtype)
@@ -745,10 +745,10 @@ def test_skinny_products_of_every_side_and_layout(dtype, across, splits):
 def test_a_skinny_product_with_an_epilogue():
     epilogue = Epilogue(function=biased_relu, names=("bias", "residual"), dtypes=("bf16", "bf16"))
     for across, rows, columns in ((True, 5, 1000), (False, 1000, 5), (True, 16, 4096)):
-        point = Point(**tile((64, 16, 1, 1), "plain", skinny=True, split_k=4))
-        run = Gemm(point, "bf16", epilogue, turned=across)
+        point = Point(**tile((64, 16, 1, 1), "plain", small_m=True, split_k=4))
+        run = Gemm(point, "bf16", epilogue, swap_ab=across)
         a = matrix(rows, 1024, dtype=torch.bfloat16)
-        b = matrix(1024, columns, dtype=torch.bfloat16, turned=True, seed=1)
+        b = matrix(1024, columns, dtype=torch.bfloat16, swap_ab=True, seed=1)
         bias, residual = torch.randn(columns, device="cuda").bfloat16(), matrix(rows, columns, dtype=torch.bfloat16)
         truth = torch.relu(a.double() @ b.double() + bias.double() + residual.double())
         found = run(a, b, bias, residual)
@@ -796,7 +796,7 @@ def test_a_stream_of_its_own_and_a_graph():
 @pytest.mark.parametrize("knobs", [{}, {"split_k": 4}, {"streamed": True}], ids=str)
 def test_threads_with_streams_of_their_own_share_known_calls(knobs):
     """Memory of a call is its own, though no layout is planned twice; weights change in place meanwhile."""
-    run = gemm(**tile((128, 128, 1, 1), "scaled"), **knobs)
+    run = gemm(**tile((128, 128, 1, 1), "fp16x3"), **knobs)
     sets = [(matrix(300, 512, seed=n), matrix(512, 260, seed=n + 50)) for n in range(4)]
 
     def calls(number):
@@ -832,7 +832,7 @@ def test_the_kernel_for_gpus_without_tma(tile_m, tile_n, dtype):
         a = torch.randn(batch, rows, k, device="cuda").to(dtype).permute(1, 2, 0)
         b = torch.randn(batch, columns, k, device="cuda").to(dtype).permute(1, 2, 0)
         c = torch.full((batch, rows, columns), 7.0, device="cuda")
-        launch = compile_ampere(point, element=NAMES[dtype], finish=Finish("f32", vector=4), arch="sm_90a")
+        launch = compile_ampere(point, element=NAMES[dtype], finish=EpilogueStore("f32", vector=4), arch="sm_90a")
         launch(a, b, c.permute(1, 2, 0), 1, 1, 64)
         truth = a.permute(2, 0, 1).double() @ b.permute(2, 1, 0).double()
         error = float((c.double() - truth).norm() / truth.norm())
@@ -848,7 +848,7 @@ def eighth(rows, columns, *, seed=0):
 def test_float8_of_every_shape_is_as_near_as_torchs(shape, splits):
     """Beside float64. Tensor cores keep some 14 bits of such a sum: with 128 of K between promotions the model of
     tests/unit/kernels/test_gemm_numerics.py is 1.3e-4 off in the norm, 6e-4 where all terms have one sign."""
-    run = Gemm(Point(**tile(shape, "narrow", split_k=splits)), "f32")
+    run = Gemm(Point(**tile(shape, "fp8", split_k=splits)), "f32")
     one = torch.ones((), device="cuda")
 
     def near(a, b, most):
@@ -865,9 +865,9 @@ def test_float8_of_every_shape_is_as_near_as_torchs(shape, splits):
         near(eighth(rows, k), eighth(columns, k, seed=1).t(), 2.0**-7 if few else EIGHTHS)
     one_sided = eighth(300, 4096).float().abs().to(torch.float8_e4m3fn)
     near(one_sided, one_sided.t(), EIGHTHS_OF_ONE_SIGN)
-    turned, other = eighth(4096, 300), eighth(4096, 300, seed=1)  # they lie across K: they are copied first
-    near(turned.t(), other, EIGHTHS)
-    near(turned.t(), turned, EIGHTHS_OF_ONE_SIGN)
+    swap_ab, other = eighth(4096, 300), eighth(4096, 300, seed=1)  # they lie across K: they are copied first
+    near(swap_ab.t(), other, EIGHTHS)
+    near(swap_ab.t(), swap_ab, EIGHTHS_OF_ONE_SIGN)
 
 
 @pytest.mark.parametrize("shape", [(256, 128, 1, 2), (128, 256, 2, 1), (64, 64, 1, 1)])
@@ -875,11 +875,11 @@ def test_float8_of_every_shape_is_as_near_as_torchs(shape, splits):
 def test_what_is_rounded_is_as_accurate_as_tf32(shape, splits):
     """Of both transposes, odd sizes, exponents that differ from element to element, and strides."""
     for m_, n, k, wide in ((1024, 768, 4096, 0), (300, 77, 1001, 0), (129, 257, 193, 10), (513, 515, 8192, 10)):
-        for turned in (False, True):
-            a, b = matrix(m_, k, turned=turned), matrix(k, n, turned=not turned, seed=1)
+        for swap_ab in (False, True):
+            a, b = matrix(m_, k, swap_ab=swap_ab), matrix(k, n, swap_ab=not swap_ab, seed=1)
             for x in (a, b) if wide else ():
                 x.mul_(torch.exp2(torch.randint(-wide, wide, x.shape, device="cuda").float()))
-            found = gemm(**tile(shape, "rounded", split_k=splits))(a, b)
+            found = gemm(**tile(shape, "tf32", split_k=splits))(a, b)
             truth = a.double() @ b.double()
             torch.backends.cuda.matmul.allow_tf32 = True
             own = float(((a @ b).double() - truth).norm() / truth.norm())
@@ -891,14 +891,14 @@ def test_what_is_rounded_is_as_accurate_as_tf32(shape, splits):
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_a_rounded_product_keeps_what_is_not_finite(turned):
+def test_a_rounded_product_keeps_what_is_not_finite(swap_ab):
     """Also where what an infinity meets is far below 2^-40 of the largest of its row or column, of either sign."""
-    a, b = matrix(128, 256, turned=turned), matrix(256, 64, seed=1, turned=turned)
+    a, b = matrix(128, 256, swap_ab=swap_ab), matrix(256, 64, seed=1, swap_ab=swap_ab)
     b[5] *= 2.0**-60
     a[:, 20] *= 2.0**-80
     b[5, 9] = 2.0**-149
     a[3, 5], a[7, 9], b[20, 2], b[5, 10] = inf, nan, -inf, 0.0
-    found, wanted = gemm(**tile((64, 64, 1, 1), "rounded"))(a, b), a @ b
+    found, wanted = gemm(**tile((64, 64, 1, 1), "tf32"))(a, b), a @ b
     assert bool((wanted[3, [0, 1, 3, 9]].abs() == inf).all()) and bool(wanted[3, 10].isnan())
     assert torch.equal(found.isfinite(), wanted.isfinite())
     infinite = wanted.isinf()

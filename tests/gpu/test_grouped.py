@@ -1,4 +1,4 @@
-"""Groups of a product's columns, and whole rows, reduced in its kernel, on a GPU: held against float64."""
+"""ColumnGroups of a product's columns, and whole rows, reduced in its kernel, on a GPU: held against float64."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tilewright.facts.space import point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.realise.gemm import renderer as cuda_product
-from tilewright.realise.gemm.grouped import fits, is_grouped
+from tilewright.realise.gemm.column_groups import fits, has_column_groups
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -37,14 +37,14 @@ def test_groups_are_reduced_where_the_product_is_made(tmp_path, monkeypatch, nam
     args = [a.to(dtype, copy=True) for a in args]
     graph = trace(Applies(function), tuple(args), {})
     matched = match(graph, unsupported=cuda.unsupported, space=cuda.space)
-    (pattern,) = [p for p in matched.patterns if is_grouped(p.program)]
+    (pattern,) = [p for p in matched.patterns if has_column_groups(p.program)]
     run = GraphRun(graph, Applies(function), exact=False)
     if name in ("softmax", "rows of 64", "rows of batches"):
         args[0][(3, 5, 7)[: args[0].ndim]] = torch.nan  # one row of NaN, and no other
     inputs = (n for n in graph.nodes if n.op == "input")
     run.values.update({n.name: a.cuda() for n, a in zip(inputs, args, strict=True)})
     operands = [view(run.value(bind.node), bind, spec.shape)
-                for bind, spec in zip(pattern.sites[0].operands, pattern.program.operands, strict=True)]  # fmt: skip
+                for bind, spec in zip(pattern.matches[0].operands, pattern.program.operands, strict=True)]  # fmt: skip
     (truth,) = run_program(pattern.program, [o.double() for o in operands], exact=True)
     (own,) = run_program(pattern.program, operands)
     sound = truth.isfinite()

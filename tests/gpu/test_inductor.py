@@ -15,9 +15,9 @@ from tilewright.facts.move import Compose, Try, Tune
 from tilewright.facts.outcome import Timed, Tuned
 from tilewright.facts.pattern import INDUCTOR, Choice, Recipe
 from tilewright.facts.problem import Problem
-from tilewright.facts.run import Brief, Request, Timing
+from tilewright.facts.run import Request, SearchContext, Timing
 from tilewright.facts.space import point
-from tilewright.run.workbench import Places, Workbench
+from tilewright.run.evaluator import Evaluator, Places
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -49,7 +49,7 @@ ATTENTION = "        return F.scaled_dot_product_attention(x, y, z, is_causal=Tr
 
 
 @contextmanager
-def bench(folder: Path, body: str, *, shape: tuple[int, ...], dtype: str) -> Iterator[tuple[Workbench, Brief]]:
+def bench(folder: Path, body: str, *, shape: tuple[int, ...], dtype: str) -> Iterator[tuple[Evaluator, SearchContext]]:
     source = PROBLEM.format(parameters="x, y, z", body=body, shape=shape, dtype=dtype, count=3)
     problem = Problem(name="block", path="/nowhere/block.py", source=source, target="cuda")
     request = Request(
@@ -58,12 +58,12 @@ def bench(folder: Path, body: str, *, shape: tuple[int, ...], dtype: str) -> Ite
     )  # fmt: skip
     places = Places(out=folder / "run", cache=folder / "cache")
     machine = measured_machine("cuda", cache_dir=folder / "cache")
-    with Workbench(request, places=places, say=print, machine=machine) as made:
-        yield made, made.brief(request)
+    with Evaluator(request, places=places, say=print, machine=machine) as made:
+        yield made, made.context(request)
 
 
-def ours(brief: Brief) -> Recipe:
-    return tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in brief.matched[0].patterns)
+def ours(context: SearchContext) -> Recipe:
+    return tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in context.matched[0].patterns)
 
 
 def by(mode: str) -> Choice:
@@ -73,18 +73,18 @@ def by(mode: str) -> Choice:
 @pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
 @pytest.mark.parametrize("whole", [False, True])
 def test_what_is_left_is_compiled_and_accepted(mode: str, whole: bool, tmp_path: Path) -> None:
-    with bench(tmp_path, LEFT, shape=(512, 1024), dtype="float32") as (made, brief):
-        assert [dict(p)["mode"] for p in brief.inductor] == ["default", "reduce-overhead"]
-        recipe = (by(mode),) if whole else (*ours(brief), by(mode))
-        found = made.perform(brief, Try(what=recipe, why="left to torch"))
+    with bench(tmp_path, LEFT, shape=(512, 1024), dtype="float32") as (made, context):
+        assert [dict(p)["mode"] for p in context.inductor] == ["default", "reduce-overhead"]
+        recipe = (by(mode),) if whole else (*ours(context), by(mode))
+        found = made.perform(context, Try(what=recipe, why="left to torch"))
     assert isinstance(found, Timed), found
     assert found.checked.fallbacks == ()
 
 
 def test_modes_are_points_of_one_tuner(tmp_path: Path) -> None:
-    with bench(tmp_path, LEFT, shape=(512, 1024), dtype="float32") as (made, brief):
-        recipe = (*ours(brief), by("default"))
-        found = made.perform(brief, Tune(recipe=recipe, pattern=INDUCTOR, points=brief.inductor))
+    with bench(tmp_path, LEFT, shape=(512, 1024), dtype="float32") as (made, context):
+        recipe = (*ours(context), by("default"))
+        found = made.perform(context, Tune(recipe=recipe, pattern=INDUCTOR, points=context.inductor))
     assert isinstance(found, Tuned) and all(p.time_ns is not None for p in found.points), found
 
 
@@ -95,8 +95,8 @@ def test_results_of_the_cuda_graph_are_the_callers_own(tmp_path: Path) -> None:
 
     import torch
 
-    with bench(tmp_path, LEFT, shape=(64, 1024), dtype="float32") as (made, brief):
-        candidate: Any = made.perform(brief, Compose(recipe=(*ours(brief), by("reduce-overhead"))))
+    with bench(tmp_path, LEFT, shape=(64, 1024), dtype="float32") as (made, context):
+        candidate: Any = made.perform(context, Compose(recipe=(*ours(context), by("reduce-overhead"))))
     for file in candidate.files:
         path = tmp_path / "made" / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,10 +121,10 @@ def test_results_of_the_cuda_graph_are_the_callers_own(tmp_path: Path) -> None:
 def test_attention_by_each_backend_and_cudnn_is_not_behind_the_default(tmp_path: Path) -> None:
     import torch
 
-    with bench(tmp_path, ATTENTION, shape=(4, 16, 2048, 128), dtype="bfloat16") as (made, brief):
-        (choice, *_) = brief.libraries
+    with bench(tmp_path, ATTENTION, shape=(4, 16, 2048, 128), dtype="bfloat16") as (made, context):
+        (choice, *_) = context.libraries
         assert choice.written is not None
-        found = made.perform(brief, Tune(recipe=(choice,), pattern=choice.pattern, points=choice.written.points))
+        found = made.perform(context, Tune(recipe=(choice,), pattern=choice.pattern, points=choice.written.points))
         assert isinstance(found, Tuned), found
         times = {dict(p.point)["backend"]: p.time_ns for p in found.points}
         why = {dict(p.point)["backend"]: p.failure for p in found.points}
@@ -134,5 +134,5 @@ def test_attention_by_each_backend_and_cudnn_is_not_behind_the_default(tmp_path:
         cudnn = times["cudnn"]
         assert cudnn is not None and cudnn.low <= times["default"].high, why
         fastest = Choice(pattern=choice.pattern, point=point(backend="cudnn"), written=choice.written)
-        judged = made.perform(brief, Try(what=(fastest,), why="cuDNN"))
+        judged = made.perform(context, Try(what=(fastest,), why="cuDNN"))
     assert isinstance(judged, Timed), judged

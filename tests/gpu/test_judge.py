@@ -14,7 +14,7 @@ from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure, Inspected, Timed
 from tilewright.facts.problem import Problem
-from tilewright.judge.client import Limits
+from tilewright.judge.client import CellLimits
 from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.memory import blocks, driver
 from tilewright.judge.timing.measure import Effort
@@ -82,7 +82,7 @@ def _judge(source: str, machine: Machine, folder: Path, *, compile_baseline: boo
     problem = Problem(name="p", path=str(folder / "p.py"), source=source, target="cuda")
     return Judge(
         problem, machine=machine, seed=1, workdir=folder, say=print,
-        options=JudgeOptions(effort=EFFORT, limits=Limits(call_s=20.0), compile_baseline=compile_baseline),
+        options=JudgeOptions(effort=EFFORT, limits=CellLimits(call_s=20.0), compile_baseline=compile_baseline),
     )  # fmt: skip
 
 

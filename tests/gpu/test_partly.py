@@ -49,7 +49,7 @@ def found(function, args: tuple[Tensor, ...]) -> tuple[Pattern, list[Tensor]]:
     run = GraphRun(graph, Applies(function), exact=False)
     inputs = (n for n in graph.nodes if n.op == "input")
     run.values.update({n.name: a.cuda() for n, a in zip(inputs, args, strict=True)})
-    binds = zip(pattern.sites[0].operands, pattern.program.operands, strict=True)
+    binds = zip(pattern.matches[0].operands, pattern.program.operands, strict=True)
     return pattern, [view(run.value(bind.node), bind, spec.shape) for bind, spec in binds]
 
 

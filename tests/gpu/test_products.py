@@ -29,8 +29,8 @@ from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.realise.compose import compose
 from tilewright.realise.gemm.tiles import KERNEL
+from tilewright.run.evaluator import Places, found_patterns
 from tilewright.run.optimize import optimize
-from tilewright.run.workbench import Places, found_patterns
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -65,7 +65,7 @@ def held(pattern: Pattern, module: ModuleType, operands: list[Tensor]) -> None:
 
 def operands_of(pattern: Pattern, values: dict[str, Tensor]) -> list[Tensor]:
     """As model.py would hand them over."""
-    binds = zip(pattern.sites[0].operands, pattern.program.operands, strict=True)
+    binds = zip(pattern.matches[0].operands, pattern.program.operands, strict=True)
     return [view(values[bind.node], bind, spec.shape) for bind, spec in binds]
 
 
@@ -244,7 +244,7 @@ def test_factors_with_zeros_as_algebra_has_them(tmp_path, dtype):
         for pattern in (p for p in matched.patterns if p.kind == "product"):
             module = load_fused(pattern.program, tmp_path, name=f"fused_{number}_{pattern.id}")
             assert module._FUSED.gemm.zeros != ((None, None), (None, None))
-            values = {b.node: whole.value(b.node).cuda() for b in pattern.sites[0].operands}
+            values = {b.node: whole.value(b.node).cuda() for b in pattern.matches[0].operands}
             for setting in (pattern.space.points[0], SMALL, LARGE):
                 module.configure(**dict(setting))
                 held(pattern, module, operands_of(pattern, values))
@@ -350,7 +350,7 @@ def test_optimize_makes_a_linear_layer_and_gelu_one_kernel_and_it_wins(tmp_path)
     done = optimize(problem, places=places, strategy="catalog", budget_s=240.0, seed=0, say=said.append, sanitize=False)
     told = "\n".join(said)
     assert done.stop.best is not None, told
-    kinds = {p.id: p.kind for p in done.brief.matched[0].patterns}
+    kinds = {p.id: p.kind for p in done.context.matched[0].patterns}
     assert [kinds[c.pattern] for c in done.stop.best] == ["product"], told
     judged = [e.outcome for e in done.events if isinstance(e.outcome, Timed)]
     ratio = judged[0].ratio("eager")
@@ -476,7 +476,7 @@ def test_rows_that_are_only_reduced_are_so_in_the_kernel_of_the_product(tmp_path
     run = GraphRun(graph, Applies(REDUCED[name]))
     run.values.update({n.name: t for n, t in zip((n for n in graph.nodes if n.op == "input"), (a, w, b), strict=True)})
     operands = [view(run.value(bind.node), bind, spec.shape)
-                for bind, spec in zip(pattern.sites[0].operands, pattern.program.operands, strict=True)]  # fmt: skip
+                for bind, spec in zip(pattern.matches[0].operands, pattern.program.operands, strict=True)]  # fmt: skip
     operands = [o.cuda() for o in operands]
     truth = run_program(pattern.program, [o.double() if o.is_floating_point() else o for o in operands], exact=True)
     own = run_program(pattern.program, operands)
@@ -520,7 +520,7 @@ def test_columns_that_are_only_reduced_are_rows_of_the_transpose(tmp_path, name,
     w[3, 5] = torch.nan
     inputs = dict(zip((n.name for n in graph.nodes if n.op == "input"), (a, w, b, c), strict=True))
     operands = [view(inputs[bind.node], bind, spec.shape).cuda()
-                for bind, spec in zip(pattern.sites[0].operands, pattern.program.operands, strict=True)]  # fmt: skip
+                for bind, spec in zip(pattern.matches[0].operands, pattern.program.operands, strict=True)]  # fmt: skip
     (truth,) = run_program(pattern.program, [o.double() for o in operands], exact=True)
     (own,) = run_program(pattern.program, operands)
     module = load_fused(pattern.program, tmp_path)

@@ -31,7 +31,7 @@ EVERY = {"sum": "kernel", "store": "direct", "schedule": "cooperative", "streame
 SPLIT = point(tile="128x128", cluster="1x1", stages="auto", split_k=3)
 BULK = point(tile="128x128", cluster="2x1", stages="auto", split_k=1, store="bulk")
 SMALL = point(tile="64x64", cluster="1x1", stages="auto", split_k=1)
-SKINNY = (point(tile="128x64", cluster="1x1", stages="auto", split_k=2, sum="cluster"),
+SMALL_M = (point(tile="128x64", cluster="1x1", stages="auto", split_k=2, sum="cluster"),
           point(tile="64x128", cluster="1x1", stages="auto", split_k=3, sum="cluster"))  # fmt: skip
 STREAMED = (point(tile="128x128", cluster="2x1", stages="auto", split_k=1, streamed="left"),
             point(tile="128x128", cluster="1x1", stages="auto", split_k=1, streamed="right"))  # fmt: skip
@@ -89,7 +89,7 @@ def held(pattern: Pattern, made: tuple[Tensor, ...], operands: list[Tensor], tol
 
 def operands_of(pattern: Pattern, args: list[Tensor]) -> list[Tensor]:
     values = {f"args_{i}": a.cuda() for i, a in enumerate(args)}
-    binds = zip(pattern.sites[0].operands, pattern.program.operands, strict=True)
+    binds = zip(pattern.matches[0].operands, pattern.program.operands, strict=True)
     return [view(values[bind.node], bind, spec.shape) for bind, spec in binds]
 
 
@@ -110,7 +110,7 @@ def test_every_way_out_writes_all_results(tmp_path, function, m, n, k, dtype):
     args = [rand(m, k, dtype=dtype), rand(n, k, dtype=dtype) / 8, rand(n, dtype=dtype)]
     pattern = product_of(function, args)
     module, operands = load_fused(pattern.program, tmp_path), operands_of(pattern, args)
-    for setting in (*pattern.space.points[:2], SPLIT, BULK, *(STREAMED if dtype == torch.float32 else SKINNY)):
+    for setting in (*pattern.space.points[:2], SPLIT, BULK, *(STREAMED if dtype == torch.float32 else SMALL_M)):
         module.configure(**EVERY | dict(setting))
         held(pattern, module.run(*operands), operands, dict(setting))
 

@@ -41,7 +41,7 @@ def test_contractions_are_products_of_matrices(tmp_path, name, dtype):
     inputs = (n for n in graph.nodes if n.op == "input")
     run.values.update({n.name: a.cuda() for n, a in zip(inputs, args, strict=True)})
     operands = [view(run.value(bind.node), bind, spec.shape)
-                for bind, spec in zip(pattern.sites[0].operands, pattern.program.operands, strict=True)]  # fmt: skip
+                for bind, spec in zip(pattern.matches[0].operands, pattern.program.operands, strict=True)]  # fmt: skip
     (truth,) = run_program(pattern.program, [o.double() for o in operands], exact=True)
     (own,) = run_program(pattern.program, operands)
     norm = truth.norm()

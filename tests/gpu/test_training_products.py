@@ -20,8 +20,8 @@ from tilewright.facts.run import CaseFacts
 from tilewright.frontend.trace import trace_training
 from tilewright.realise.compose import compose
 from tilewright.run import training
+from tilewright.run.evaluator import found_patterns
 from tilewright.run.optimize import write_candidate
-from tilewright.run.workbench import found_patterns
 
 pytestmark = [
     pytest.mark.gpu, pytest.mark.slow,
@@ -53,7 +53,7 @@ class Model(nn.Module):
             case "norm":
                 return self.norm(x + self.down(F.silu(self.up(x))))
 """
-# By kind: products of a step, a gated pair being one; row kernels that sum columns on their way.
+# By kind: products of a step, a dual GEMM being one; row kernels that sum columns on their way.
 KINDS = {"gelu": (6, 1), "swiglu": (8, 1), "norm": (6, 2)}
 SIZES = {"whole": (2, 512, 1024, 2048), "odd": (3, 171, 520, 1000)}  # batch, tokens, width, inner width
 
@@ -77,7 +77,7 @@ def written(model: torch.nn.Module, x: Tensor, folder: Path, number: int) -> tup
     every = tuple(Choice(pattern=p.id, point=p.space.points[min(number, len(p.space.points) - 1)]) for p in patterns)
     recipe = without_idle([patterns], every)
     ran = [p for p in patterns if p.id in {c.pattern for c in recipe}]
-    found = (sum(len(p.sites) for p in ran if p.kind == kind) for kind in ("product", "row_column_reduce"))
+    found = (sum(len(p.matches) for p in ran if p.kind == kind) for kind in ("product", "row_column_reduce"))
     assert tuple(found) == KINDS[model.kind], "each product once, and bias gradients beside what makes what they sum"
     write_candidate(compose(SOURCE, (facts,), matched, recipe, device=H200), folder)
     return matched[0].unmatched

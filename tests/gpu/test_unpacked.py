@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 FLOOR = {torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}  # docs/precision.md
 
 
-def unpacked(function: Callable[..., Any], args: tuple[Tensor, ...]) -> Pattern:
+def mixed_input(function: Callable[..., Any], args: tuple[Tensor, ...]) -> Pattern:
     """The product that its weights enter."""
     found = match(trace(Applies(function), args, {}), unsupported=cuda.unsupported, space=cuda.space)
     (pattern,) = [p for p in found.patterns if p.program.product is not None and p.program.product.prologues]
@@ -46,7 +46,7 @@ def unpacked(function: Callable[..., Any], args: tuple[Tensor, ...]) -> Pattern:
 def operands_of(function: Callable[..., Any], pattern: Pattern, args: tuple[Tensor, ...]) -> list[Tensor]:
     run = GraphRun(trace(Applies(function), args, {}), Applies(function), exact=False)
     run.values.update({f"args_{i}": a.cuda() for i, a in enumerate(args)})
-    binds = zip(pattern.sites[0].operands, pattern.program.operands, strict=True)
+    binds = zip(pattern.matches[0].operands, pattern.program.operands, strict=True)
     return [view(run.value(bind.node), bind, spec.shape) for bind, spec in binds]
 
 
@@ -68,7 +68,7 @@ def held(pattern: Pattern, result: Tensor, operands: list[Tensor], told: Any) ->
 )  # fmt: skip
 def test_at_all_points(tmp_path, function, m, n, k, kind, dtype):
     args = (rand(m, k, dtype=dtype), weight(n, k, kind), rand(n, dtype=dtype) / 64)
-    pattern = unpacked(function, args)
+    pattern = mixed_input(function, args)
     module, operands = load_fused(pattern.program, tmp_path), operands_of(function, pattern, args)
     settings = [dict(p) for p in pattern.space.points]
     if m <= 32:
@@ -87,7 +87,7 @@ def test_a_scale_for_every_group_of_k(tmp_path, function, group, kind):
     n, k = 1030, 2048
     more = (rand(n, dtype=torch.bfloat16),) if function is in_groups_beside_rows else ()
     args = (rand(5, k, dtype=torch.bfloat16), weight(n, k, kind), rand(n, k // group, dtype=torch.bfloat16), *more)
-    pattern = unpacked(function, args)
+    pattern = mixed_input(function, args)
     module, operands = load_fused(pattern.program, tmp_path), operands_of(function, pattern, args)
     for setting in map(dict, pattern.space.points):
         module.configure(**setting)
@@ -97,7 +97,7 @@ def test_a_scale_for_every_group_of_k(tmp_path, function, group, kind):
 @pytest.mark.parametrize("function", [scaled, behind])
 def test_one_row(tmp_path, function):
     args = (rand(1, 4096, dtype=torch.bfloat16), weight(1536, 4096, torch.int8), rand(1536, dtype=torch.bfloat16))
-    pattern = unpacked(function, args)
+    pattern = mixed_input(function, args)
     module, operands = load_fused(pattern.program, tmp_path), operands_of(function, pattern, args)
     held(pattern, module.run(*operands)[0], operands, "one row")
 
@@ -110,7 +110,7 @@ def test_every_number_of_eight_bits_is_exact(tmp_path):
         x = torch.zeros(8, 256, dtype=torch.bfloat16)
         x[torch.arange(8), torch.arange(8) * 37 % 256] = 1
         args = (x, w, torch.ones(2048, dtype=torch.bfloat16))
-        pattern = unpacked(scaled, args)
+        pattern = mixed_input(scaled, args)
         module, operands = load_fused(pattern.program, tmp_path), operands_of(scaled, pattern, args)
         (made,) = module.run(*operands)
         wanted = every.float().repeat(8).expand(8, 2048)
@@ -119,14 +119,14 @@ def test_every_number_of_eight_bits_is_exact(tmp_path):
 
 def test_every_place_of_k_meets_its_own(tmp_path):
     args = (torch.eye(512, dtype=torch.bfloat16)[96:112], weight(1024, 512, torch.int8), torch.ones(1024).bfloat16())
-    pattern = unpacked(scaled, args)
+    pattern = mixed_input(scaled, args)
     module, operands = load_fused(pattern.program, tmp_path), operands_of(scaled, pattern, args)
     assert torch.equal(module.run(*operands)[0].cpu(), args[1][:, 96:112].t().bfloat16())
 
 
 def test_factors_that_lie_otherwise_and_weights_that_change(tmp_path):
     args = (rand(5, 1024, dtype=torch.bfloat16), weight(1024, 1024, torch.int8), rand(1024, dtype=torch.bfloat16))
-    pattern = unpacked(scaled, args)
+    pattern = mixed_input(scaled, args)
     module = load_fused(pattern.program, tmp_path)
     x, w, scale = operands_of(scaled, pattern, args)
     wide = torch.cat([w, w], 0)

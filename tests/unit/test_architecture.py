@@ -72,34 +72,34 @@ judge/cells.py Cells
 judge/check/check.py Check
 judge/evaluate.py Judge
 judge/memory/moved.py State
-judge/memory/room.py Room
+judge/memory/case_memory.py CaseMemory
 judge/memory/truths.py Truths
 judge/reference_process/reference.py Reference
 judge/reference_process/session.py ReferenceSession
-judge/shirks.py Shirker
+judge/degenerate.py DegenerateSolver
 judge/time_case.py CaseTiming
 judge/timing/interleave.py Table
-kernels/cuda/cta.py Cta
-kernels/cuda/gemm/finish.py Finish
-kernels/cuda/gemm/launch.py Gemm
-kernels/cuda/gemm/plan.py Point
-kernels/cuda/gemm/product.py Product
-kernels/cuda/gemm/split.py Split
-kernels/cuda/gemm/streamed.py Streamed
-kernels/cuda/launch.py Fused
-kernels/cuda/rank.py RankCta
-kernels/cuda/reducers.py Reducer
-kernels/cuda/scan.py ScanCta
-kernels/cuda/slides.py SlideCta
-kernels/cuda/sums.py SumsCta
-kernels/cuda/team.py TeamCta
+kernels/cuda/rows/cta.py Cta
+kernels/cuda/gemm/epilogue/epilogue.py Finish
+kernels/cuda/gemm/host/launch.py Gemm
+kernels/cuda/gemm/host/plan.py Point
+kernels/cuda/gemm/mainloop/wgmma.py Product
+kernels/cuda/gemm/fp32/split.py Split
+kernels/cuda/gemm/mainloop/streamed.py Streamed
+kernels/cuda/rows/launch.py Fused
+kernels/cuda/rows/rank.py RankCta
+kernels/cuda/rows/reducers.py Reducer
+kernels/cuda/rows/scan.py ScanCta
+kernels/cuda/rows/slides.py SlideCta
+kernels/cuda/rows/sums.py SumsCta
+kernels/cuda/rows/team.py TeamCta
 kernels/survey.py Survey
 realise/case_code.py _Writer
 realise/cpu/source.py _Text
 realise/cpu/text.py _Expression
 run/remote.py Remote
 run/session.py Session
-run/workbench.py Workbench
+run/evaluator.py Evaluator
 run/worker.py Worker
 search/strategies/cutegen.py _Round
 search/strategies/evolve.py _Search
@@ -108,20 +108,20 @@ search/strategies/fact.py _Fact
 WIDE_FUNCTIONS = """
 judge/evaluate.py __init__
 kernels/autograd.py differentiable
-kernels/cuda/gemm/blocks.py store
-kernels/cuda/gemm/compiling.py compile_product
-kernels/cuda/gemm/ending.py _finish
-kernels/cuda/gemm/entries.py product_4 product_5 product_6 product_7 product_8 product_9 product_10 product_11
-kernels/cuda/gemm/entries.py product_12 product_13 combine_7 combine_8
-kernels/cuda/gemm/experts.py _kernel
-kernels/cuda/gemm/finish.py __init__ store _send
-kernels/cuda/gemm/groups.py store
-kernels/cuda/gemm/launch.py __init__
-kernels/cuda/gemm/product.py _kernel
-kernels/cuda/gemm/skinny.py _skinny _end
-kernels/cuda/gemm/split.py __init__
-kernels/cuda/gemm/streamed.py _streamed
-kernels/cuda/gemm/unpacked.py _unpacked
+kernels/cuda/gemm/epilogue/row_blocks.py store
+kernels/cuda/gemm/host/compiling.py compile_product
+kernels/cuda/gemm/epilogue/tile_end.py _finish
+kernels/cuda/gemm/host/entries.py product_4 product_5 product_6 product_7 product_8 product_9 product_10 product_11
+kernels/cuda/gemm/host/entries.py product_12 product_13 combine_7 combine_8
+kernels/cuda/gemm/mainloop/grouped.py _kernel
+kernels/cuda/gemm/epilogue/epilogue.py __init__ store _send
+kernels/cuda/gemm/epilogue/column_groups.py store
+kernels/cuda/gemm/host/launch.py __init__
+kernels/cuda/gemm/mainloop/wgmma.py _kernel
+kernels/cuda/gemm/mainloop/small_m.py _skinny _end
+kernels/cuda/gemm/fp32/split.py __init__
+kernels/cuda/gemm/mainloop/streamed.py _streamed
+kernels/cuda/gemm/mainloop/mixed_input.py _unpacked
 realise/drawn.py drawn
 realise/gemm/time.py work_ns
 run/optimize.py optimize
@@ -258,3 +258,12 @@ def test_no_file_names_a_place_of_this_machine() -> None:
         if name.endswith((".py", ".md", ".toml", ".h", ".jinja"))
     }
     assert [name for name, path in texts.items() if path.is_file() and here.search(path.read_text())] == []
+
+
+def test_no_public_class_name_stands_for_two_things() -> None:
+    found: dict[str, list[str]] = {}
+    for p in CODE:
+        for node in ast.walk(ast.parse(p.read_text())):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(label(p))
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}

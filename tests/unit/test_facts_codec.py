@@ -160,3 +160,14 @@ def test_what_is_read_fits_its_fields_down_to_the_last(text: str, fits: bool) ->
         assert isinstance(read(text, PointTime), PointTime) and fits
     except ValueError:
         assert not fits
+
+
+def test_names_of_the_journals_before_are_read() -> None:
+    bind = '{"$":"Bind","node":"x","split":[2],"order":[0],"part":null}'
+    site = f'{{"$":"Site","nodes":["y"],"operands":[{bind}],"outputs":[],"spared":[]}}'
+    found = loads(site)
+    assert type(found).__name__ == "Match" and loads(dumps(found)) == found
+    setting = loads('[["residence","shared"],["spread","grid"],["threads",256]]')
+    assert setting == point(row_storage="shared", cta_split="grid", threads=256)
+    knob = loads('{"$":"Knob","name":"spread","values":["auto"],"about":"a"}')
+    assert knob.name == "cta_split"

@@ -72,10 +72,10 @@ def test_what_is_packed_is_small_holds_no_source_and_replays_to_the_same_end(
     )
     assert len(journal_text(found[2])) < len(journal_text(events)) / 2 and "# toy.py, which is not ours" in text
     assert script.replayed(found).why == stop.why and len(found[2]) == len(events)
-    request, brief, kept = found
+    request, context, kept = found
     with pytest.raises(JournalMismatch):
-        script.replayed((request, replace(brief, start=START), kept))
-    assert script.replayed((request, brief, kept[:-2])) is None
+        script.replayed((request, replace(context, start=START), kept))
+    assert script.replayed((request, context, kept[:-2])) is None
     assert not any(isinstance(e.move, Ask) and e.move.prompt.messages for e in kept)
 
 
@@ -85,15 +85,19 @@ def journal_text(events: tuple[object, ...]) -> str:
 
 @pytest.mark.parametrize("file", KEPT, ids=lambda f: f"{f.parent.name}-{f.stem}")
 def test_kept_journals_replay(script: ModuleType, file: Path) -> None:
-    request, brief, events = script.unpacked(file)
-    assert script.replayed((request, brief, events)) == (events[-1].move if isinstance(events[-1].move, Stop) else None)
+    request, context, events = script.unpacked(file)
+    assert script.replayed((request, context, events)) == (
+        events[-1].move if isinstance(events[-1].move, Stop) else None
+    )
 
 
 def test_what_each_pattern_of_a_block_is_worth_and_what_stood_there_instead(script: ModuleType) -> None:
     """A layer norm that is left out of a product's way in stands before the same product: nothing of what that is worth
     against torch's."""
-    _, brief, events = script.unpacked(BENCHMARKS / "journals" / "fact" / "earlier" / "44_minigpt_block_h200.jsonl.xz")
-    worth = {w["pattern"]: w for w in summary(brief, events, candidate_dir="")["attribution"]}
+    _, context, events = script.unpacked(
+        BENCHMARKS / "journals" / "fact" / "earlier" / "44_minigpt_block_h200.jsonl.xz"
+    )
+    worth = {w["pattern"]: w for w in summary(context, events, candidate_dir="")["attribution"]}
     instead = {name: w["instead"] for name, w in worth.items()}
     assert instead["fused_6"] == ["fused_0", "fused_5"] and instead["fused_9"] == ["fused_1", "fused_8"]
     assert instead["fused_11"] == ["fused_3"] and instead["fused_7"] == instead["fused_10"] == []

@@ -101,8 +101,8 @@ def test_passes_run_once_for_the_same_mlir_and_settings(tmp_path: Path, monkeypa
     """What is found exports the same object, with the same PTX and cubin beside it."""
     from cutlass.base_dsl.compiler import Compiler
 
-    from tilewright.kernels.cuda.gemm.compiling import compile_split
-    from tilewright.kernels.cuda.gemm.split import Split
+    from tilewright.kernels.cuda.gemm.fp32.split import Split
+    from tilewright.kernels.cuda.gemm.host.compiling import compile_split
 
     ran: list[str] = []
     real = getattr(Compiler.compile, "passes", Compiler.compile)

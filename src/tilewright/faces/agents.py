@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..facts.errors import HarnessError, TilewrightError, UserError
 from ..facts.version import VERSION
 from . import config
-from .desk import Desk, Told
+from .agent_runs import AgentRuns, Told
 from .tools import GUIDE, House, Tools
 
 if TYPE_CHECKING:
@@ -36,17 +36,17 @@ def serve(http: str, *, root: Path, runs: Path, house: House) -> None:
     """Serve over stdio, or at the address that `http` names, until the client or a signal ends it."""
     if not root.is_dir():
         raise UserError(f"--root {root}: no such folder")
-    desk = Desk(root, runs)
+    agent_runs = AgentRuns(root, runs)
     if http:
         host, port = config.address(http)
-        serve_http(desk, house, host=host, port=port, token=config.agents_token())
+        serve_http(agent_runs, house, host=host, port=port, token=config.agents_token())
     else:
-        serve_stdio(desk, house)
+        serve_stdio(agent_runs, house)
 
 
-def serve_stdio(desk: Desk, house: House) -> None:
+def serve_stdio(agent_runs: AgentRuns, house: House) -> None:
     """Serve the one client that holds our stdin and stdout, until it closes them."""
-    server = _server(Tools(desk, house))
+    server = _server(Tools(agent_runs, house))
     if sys.stdin.isatty():
         print(
             "a coding agent starts this command by itself and speaks to it (docs/mcp.md); Ctrl-C ends", file=sys.stderr
@@ -54,10 +54,10 @@ def serve_stdio(desk: Desk, house: House) -> None:
     try:
         server.run("stdio")
     finally:
-        desk.close()
+        agent_runs.close()
 
 
-def serve_http(desk: Desk, house: House, *, host: str, port: int, token: str | None) -> None:
+def serve_http(agent_runs: AgentRuns, house: House, *, host: str, port: int, token: str | None) -> None:
     """Serve clients at http://HOST:PORT/mcp until a signal; port 0 takes a free one. With `token` each request must
     bear it. Raises UserError where the address can't be had, or lies open without a token."""
     if host not in _LOCAL and not token:
@@ -65,7 +65,7 @@ def serve_http(desk: Desk, house: House, *, host: str, port: int, token: str | N
             f"--http {host}:{port}: whoever reaches this address could have code run here; set {TOKEN} to a secret "
             "that clients must send (Authorization: Bearer ...), or serve 127.0.0.1"
         )
-    server = _server(Tools(desk, house))
+    server = _server(Tools(agent_runs, house))
     import uvicorn
 
     with _listening(host, port) as listening:
@@ -77,7 +77,7 @@ def serve_http(desk: Desk, house: House, *, host: str, port: int, token: str | N
         try:
             uvicorn.Server(settings).run(sockets=[listening])
         finally:
-            desk.close()
+            agent_runs.close()
 
 
 def _server(tools: Tools) -> MCPServer[Any]:

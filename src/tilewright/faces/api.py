@@ -18,9 +18,9 @@ from ..facts.problem import Mode, Precision, Problem, Target
 from ..facts.run import Timing
 from ..judge.build import load_candidate
 from ..report import markdown, summary
+from ..run.evaluator import Places
 from ..run.optimize import begun, judge_given, resume
 from ..run.optimize import optimize as run
-from ..run.workbench import Places
 from . import config
 from .capture import is_same, write_problem
 from .live import fallbacks, load, replacement
@@ -99,13 +99,13 @@ def optimize(
                 strategy="catalog", budget_s=budget_s, seed=seed, say=say,
                 timing=Timing(budget_s=timing_s, compiled=compiled), algebra=algebra,
             )  # fmt: skip
-    found = summary(finished.brief, finished.events, candidate_dir=str(places.candidate))
+    found = summary(finished.context, finished.events, candidate_dir=str(places.candidate))
     improved = found["status"] == "improved"
     return Optimized(
         module=replacement(module, places.candidate) if improved else module,
         status=str(found["status"]),
         summary=found,
-        report=markdown(finished.brief, finished.events),
+        report=markdown(finished.context, finished.events),
         folder=folder,
     )
 
@@ -142,8 +142,8 @@ def evaluate(
         )  # fmt: skip
     return Evaluated(
         accepted=finished.stop.best is not None,
-        summary=summary(finished.brief, finished.events, candidate_dir=""),
-        report=markdown(finished.brief, finished.events),
+        summary=summary(finished.context, finished.events, candidate_dir=""),
+        report=markdown(finished.context, finished.events),
         folder=folder,
     )
 

@@ -23,7 +23,7 @@ from .folders import Many, run_all
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class BenchRequest:
     """The strategy of a bench, the model that it asks, and who evaluates; without either the catalog's, here."""
 
     strategy: str | None
@@ -58,7 +58,7 @@ class Ended:
     code: int
 
 
-def require_asked(asked: Asked) -> None:
+def require_asked(asked: BenchRequest) -> None:
     """UserError, before any work, where the model that is named can't be asked: no key, an unknown provider."""
     if asked.model is not None:
         open_model(ModelChoice(name=asked.model, base_url=asked.base_url), run="", keys=config.key)
@@ -70,7 +70,7 @@ def usual_budget_s(asking: bool) -> float:
 
 
 def campaign_of(
-    where: str, many: Many, *, target: Target, budget: str, settings: Sequence[str], asked: Asked,
+    where: str, many: Many, *, target: Target, budget: str, settings: Sequence[str], asked: BenchRequest,
     usual_s: float | None = None,
 ) -> Campaign:  # fmt: skip
     """The campaign that the flags describe; UserError for those that don't go together. `usual_s`: the time of a budget

@@ -93,9 +93,9 @@ def optimize(
     as_json: JsonOption = False,
 ) -> None:
     """Make a module faster, judge the result, and write candidate, journal and report."""
+    from ..run.evaluator import Places
     from ..run.optimize import Access
     from ..run.optimize import optimize as run
-    from ..run.workbench import Places
     from .deliver import delivered
     from .reading import problem_of
 
@@ -123,9 +123,9 @@ def resume(
     as_json: JsonOption = False,
 ) -> None:
     """Continue a run that was stopped or killed, from its journal."""
+    from ..run.evaluator import Places
     from ..run.optimize import Access
     from ..run.optimize import resume as run
-    from ..run.workbench import Places
     from .deliver import delivered
 
     places = Places(out=folder, cache=config.cache_dir())
@@ -153,8 +153,8 @@ def evaluate(
 ) -> None:
     """Judge and time a candidate; exit 1 when it is refused."""
     from ..judge.build import load_candidate
+    from ..run.evaluator import Places
     from ..run.optimize import judge_given
-    from ..run.workbench import Places
     from .deliver import delivered
     from .reading import problem_of
 
@@ -227,9 +227,11 @@ def discover(
 ) -> None:
     """Say where a module's time goes, which patterns realise which part of it, and what each could win."""
     from .discoveries import discovered
-    from .folders import Many, Wish
+    from .folders import FolderRequest, Many
 
-    wish = Wish(target=target_of(target), budget_s=config.seconds(budget, "--budget"), seed=seed, env=tuple(env or ()))
+    wish = FolderRequest(
+        target=target_of(target), budget_s=config.seconds(budget, "--budget"), seed=seed, env=tuple(env or ())
+    )
     many = Many(out=out, only=numbers_of(only), jobs=jobs, devices=devices_of(devices))
     put(discovered(where, wish, many, svg=svg, say=say(as_json)), as_json=as_json)
 
@@ -356,9 +358,11 @@ def audit(
 ) -> None:
     """Say whether a score on a task means anything; exit 1 when it does not."""
     from .audits import audited
-    from .folders import Many, Wish, is_one_problem
+    from .folders import FolderRequest, Many, is_one_problem
 
-    wish = Wish(target=target_of(target), budget_s=config.seconds(budget, "--budget"), seed=seed, env=tuple(env or ()))
+    wish = FolderRequest(
+        target=target_of(target), budget_s=config.seconds(budget, "--budget"), seed=seed, env=tuple(env or ())
+    )
     many = Many(out=out, only=numbers_of(only), jobs=jobs, devices=devices_of(devices))
     quiet = as_json and is_one_problem(Path(where))
     raise typer.Exit(put(audited(where, wish, many, say=say(quiet)), as_json=as_json))

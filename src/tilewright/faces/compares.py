@@ -12,7 +12,7 @@ from ..report import Axis, Curve, compared, comparison_object, comparison_svg, c
 from ..run.campaign import Campaign, run_campaign
 from ..run.optimize import require_parts
 from ..search.strategies import ASKING, MAY_ASK, STRATEGIES
-from .benches import Asked, task_line
+from .benches import BenchRequest, task_line
 from .printing import Shown
 
 JOURNAL = "run.db"
@@ -41,7 +41,7 @@ class Entrant:
     def name(self) -> str:
         return "-".join((self.strategy, *self.without))
 
-    def flags(self, asked: Asked) -> tuple[str, ...]:
+    def flags(self, asked: BenchRequest) -> tuple[str, ...]:
         """As `optimize` takes them; who asks no model is told of none."""
         asking = self.strategy in ASKING or (self.strategy in MAY_ASK and asked.model is not None)
         return replace(asked, strategy=self.strategy, without=self.without, model=asked.model if asking else None).flags
@@ -60,7 +60,13 @@ def entrants(text: str) -> tuple[Entrant, ...]:
 
 
 def run_strategies(
-    campaign: Campaign, chosen: Sequence[Entrant], *, asked: Asked, repeats: int, seed: int, say: Callable[[str], None]
+    campaign: Campaign,
+    chosen: Sequence[Entrant],
+    *,
+    asked: BenchRequest,
+    repeats: int,
+    seed: int,
+    say: Callable[[str], None],
 ) -> int:
     """Each on each problem, those that ask a model `repeats` times, with a seed each; how many runs are pending.
     `campaign`: the problems and settings that all share, `out` the folder of them all."""
@@ -85,5 +91,5 @@ def _journals(folder: Path) -> list[Path]:
 def _read(path: Path) -> Curve | None:
     """None of a run that has not begun."""
     with Ledger(path, readonly=True) as ledger:
-        brief = ledger.brief()
-        return curve(brief, ledger.events()) if brief is not None else None
+        context = ledger.context()
+        return curve(context, ledger.events()) if context is not None else None

@@ -12,13 +12,13 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from ..edges.ledger import Ledger
-from ..edges.toolchain import Finding, versions
+from ..edges.toolchain import SanitizerFinding, versions
 from ..facts.errors import UserError
 from ..facts.move import Event
-from ..facts.run import Brief
+from ..facts.run import SearchContext
 from ..report import bench_summary, bench_table, html, markdown, summary, table
+from ..run.evaluator import Places
 from ..run.optimize import Finished
-from ..run.workbench import Places
 from . import config
 
 
@@ -31,35 +31,37 @@ class Delivered:
 
 def delivered(finished: Finished, out: Path, *, given_at: Path | None = None) -> Delivered:
     """Write `report.md` and `report.html` into `out`; returns what to print."""
-    return _deliver(finished.brief, finished.events, out, candidate=given_at or finished.candidate_dir)
+    return _deliver(finished.context, finished.events, out, candidate=given_at or finished.candidate_dir)
 
 
 def redelivered(out: Path) -> Delivered:
     """The same from the journal alone; UserError if there is none, or the run has not begun."""
     places = Places(out=out, cache=out)
     with Ledger(places.journal, readonly=True) as ledger:
-        brief = ledger.brief()
+        context = ledger.context()
         events = ledger.events()
-    if brief is None:
+    if context is None:
         raise UserError(f"{out}: the run has not judged anything yet; `tilewright resume {out}` continues it")
-    return _deliver(brief, events, out, candidate=places.candidate if places.candidate.exists() else None)
+    return _deliver(context, events, out, candidate=places.candidate if places.candidate.exists() else None)
 
 
-def _deliver(brief: Brief, events: Sequence[Event], out: Path, *, candidate: Path | None) -> Delivered:
-    texts = {"report.md": markdown(brief, events), "report.html": html(brief, events)}
+def _deliver(context: SearchContext, events: Sequence[Event], out: Path, *, candidate: Path | None) -> Delivered:
+    texts = {"report.md": markdown(context, events), "report.html": html(context, events)}
     for name, text in texts.items():
         (out / name).write_text(text, encoding="utf-8", errors="backslashreplace")
     at = str(candidate) if candidate else ""
     lines = [f"candidate  {at}"] if at else []
     lines += [f"report     {out / 'report.md'}, {out / 'report.html'}", f"journal    {out / 'run.db'}"]
-    return Delivered(summary=summary(brief, events, candidate_dir=at), table=table(brief, events), lines=tuple(lines))
+    return Delivered(
+        summary=summary(context, events, candidate_dir=at), table=table(context, events), lines=tuple(lines)
+    )
 
 
-def doctor_json(findings: Sequence[Finding]) -> dict[str, Any]:
+def doctor_json(findings: Sequence[SanitizerFinding]) -> dict[str, Any]:
     return {"findings": [asdict(f) for f in findings], "ok": all(f.ok for f in findings)}
 
 
-def doctor_table(findings: Sequence[Finding]) -> Table:
+def doctor_table(findings: Sequence[SanitizerFinding]) -> Table:
     shown = Table("", "what", "found", "advice", box=None, header_style="bold")
     for finding in findings:
         shown.add_row("ok" if finding.ok else "--", finding.name, finding.value, finding.advice)

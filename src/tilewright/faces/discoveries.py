@@ -18,12 +18,12 @@ from ..report import (
     words,
 )
 from . import config
-from .folders import Many, Task, Wish, campaign_of, is_one_problem, run_all
+from .folders import FolderRequest, Many, Task, campaign_of, is_one_problem, run_all
 from .printing import Shown
 from .reading import problem_of
 
 
-def discovered(where: str, wish: Wish, many: Many, *, svg: Path | None, say: Callable[[str], None]) -> Shown:
+def discovered(where: str, wish: FolderRequest, many: Many, *, svg: Path | None, say: Callable[[str], None]) -> Shown:
     """Of one file (drawn into `svg`, if that is named), or of every file of a folder."""
     if is_one_problem(Path(where)):
         return _of_file(Path(where), wish, svg=svg, say=say)
@@ -31,7 +31,7 @@ def discovered(where: str, wish: Wish, many: Many, *, svg: Path | None, say: Cal
     return Shown(object=found, drawn=(left_table(found["tasks"]), discoveries_table(found["tasks"])))
 
 
-def _of_file(file: Path, wish: Wish, *, svg: Path | None, say: Callable[[str], None]) -> Shown:
+def _of_file(file: Path, wish: FolderRequest, *, svg: Path | None, say: Callable[[str], None]) -> Shown:
     problem = problem_of(file, target=wish.target, mode="inference", env=wish.env)
     from ..judge.discover import discover  # as in audits
 

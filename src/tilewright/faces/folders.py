@@ -23,7 +23,7 @@ Task = dict[str, Any]  # what `--json` prints of one problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class FolderRequest:
     """What is the same for one file and for many; the budget is a problem's."""
 
     target: Target
@@ -52,7 +52,7 @@ def is_one_problem(where: Path) -> bool:
     return is_task(where) or where.is_file() or (where.suffix == ".py" and not where.is_dir())
 
 
-def campaign_of(where: str, wish: Wish, many: Many, *, verb: Literal["audit", "discover"]) -> Campaign:
+def campaign_of(where: str, wish: FolderRequest, many: Many, *, verb: Literal["audit", "discover"]) -> Campaign:
     """Every problem file of a folder; the same results folder again continues with what has no result yet."""
     return Campaign(
         files=problem_files(where, many.only), out=many.folder(where, verb, wish.target), target=wish.target,

@@ -73,7 +73,7 @@ def bench(
     ] = None,
 ) -> None:
     """Optimise every problem of a folder; started again, it continues where it stopped."""
-    from .benches import Asked, bench_folder, campaign_of, require_asked
+    from .benches import BenchRequest, bench_folder, campaign_of, require_asked
     from .folders import Many
 
     settings = ["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing, '--timing'):g}s"]
@@ -81,7 +81,7 @@ def bench(
     settings += ["--no-compile"] if no_compile else []
     settings += ["--no-algebra"] if no_algebra else []
     settings += config.env_flags(env or ())
-    asked = Asked(
+    asked = BenchRequest(
         strategy=strategy, model=model, base_url=base_url, effort=effort, wait=not no_wait, evaluator=evaluator,
         without=parts_of(without),
     )  # fmt: skip
@@ -135,7 +135,7 @@ def compare(
     as_json: JsonOption = False,
 ) -> None:
     """Say what strategies reached on the same problems after equal spending; run them first, where they are named."""
-    from .benches import Asked, campaign_of, require_asked, usual_budget_s
+    from .benches import BenchRequest, campaign_of, require_asked, usual_budget_s
     from .compares import compared_journals, entrants, run_strategies
     from .folders import Many
 
@@ -144,7 +144,7 @@ def compare(
         chosen = entrants(strategies)
         if len(where) > 1:
             raise UserError(f"--strategies: give one problem or one folder of them, not {len(where)}")
-        asked = Asked(
+        asked = BenchRequest(
             strategy=None, model=model, base_url=base_url, effort=effort, wait=not no_wait, evaluator=evaluator
         )
         campaign = campaign_of(

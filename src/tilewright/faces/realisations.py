@@ -14,7 +14,7 @@ from ..facts.problem import Target
 from ..facts.realised import Realised
 from ..facts.run import Timing
 from ..report.realisations import realised_object, realised_text
-from ..search.retrieve import table
+from ..search.retrieve import store as table
 
 _TIMING = Timing(budget_s=2.0, compiled=False)
 

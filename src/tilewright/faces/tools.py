@@ -17,13 +17,13 @@ from ..facts.problem import Precision, Target
 from ..facts.profile import Question
 from ..judge.build import candidate_of, load_candidate
 from ..report import attempt_object, attempt_row, ended_object, profile_object, sweep_object, words
+from ..run.evaluator import Places, composed
 from ..run.session import Session, Terms
-from ..run.workbench import Places, composed
 from ..search.strategies.agent import attempts, library
 from ..search.strategies.asking import shown, task_of
 from ..search.strategies.prompts import render
 from . import answers, config
-from .desk import Desk, Told
+from .agent_runs import AgentRuns, Told
 from .reading import problem_of
 
 WAIT_S = 45.0  # for what takes long: the clients of several agents give a call a minute
@@ -61,8 +61,8 @@ class House:
 class Tools:
     """The tools, over one desk. They raise UserError, and HarnessError for what is no fault of an agent's."""
 
-    def __init__(self, desk: Desk, house: House) -> None:
-        self._desk = desk
+    def __init__(self, agent_runs: AgentRuns, house: House) -> None:
+        self._desk = agent_runs
         self._house = house
 
     async def open_problem(
@@ -75,18 +75,18 @@ class Tools:
         "1h,20tries"; the operator's is the most. `precision`: a looser class that results may be in."""
         path = self._desk.inside(problem)
         place = self._desk.folder(folder, path)
-        seat = self._desk.seat_at(place)
-        if not seat.new:
-            await answers.settled(seat, ctx, wait_s)
-            if seat.session is not None and seat.session.brief.problem.path != str(path):
-                raise UserError(f"{seat.name}: holds a run of another problem; choose another folder")
-            return answers.overview(seat) if seat.job.done else answers.working(seat)
+        open_run = self._desk.run_at(place)
+        if not open_run.new:
+            await answers.settled(open_run, ctx, wait_s)
+            if open_run.session is not None and open_run.session.context.problem.path != str(path):
+                raise UserError(f"{open_run.name}: holds a run of another problem; choose another folder")
+            return answers.overview(open_run) if open_run.job.done else answers.working(open_run)
         terms = config.within(self._house.terms, budget)
         agent = _name_of(ctx)
 
         def said(text: str) -> None:
-            seat.say(text)
-            self._house.say(f"{seat.name}: {text}")
+            open_run.say(text)
+            self._house.say(f"{open_run.name}: {text}")
 
         def session() -> Session:
             chosen = None if mode == "auto" else mode
@@ -97,51 +97,51 @@ class Tools:
             places = Places(out=place, cache=self._house.cache)
             return Session(read, terms, places=places, agent=agent, say=said)
 
-        job = seat.open(session, lambda: answers.overview(seat))
-        return await answers.answer(seat, job, ctx, wait_s)
+        job = open_run.open(session, lambda: answers.overview(open_run))
+        return await answers.answer(open_run, job, ctx, wait_s)
 
     async def read_problem(self, run: str = "") -> str:
         """The module that is to be replaced, its cases, the machine with its measured rates, the floor (the time that
         the hardware can't beat), what limits this kind of work, and what is judged."""
-        brief = self._desk.seat(run).at_hand().brief
-        judged = render("judged", target=brief.problem.target, languages=brief.languages)
-        return render("task", **task_of(brief)) + "\n\n" + judged
+        context = self._desk.open_run(run).at_hand().context
+        judged = render("judged", target=context.problem.target, languages=context.languages)
+        return render("task", **task_of(context)) + "\n\n" + judged
 
     async def read_skeletons(self, run: str = "", files: list[str] | None = None) -> str:
         """What Tilewright's library makes of the module without you: the fusions that it found, their knobs, what it
         left to torch and why, and the code. `files` names files of it to read instead, as the kernels in
         tilewright_kernels. submit with base="library" builds on it."""
-        brief = self._desk.seat(run).at_hand().brief
-        recipe = library(brief)
-        made = composed(brief, recipe)
+        context = self._desk.open_run(run).at_hand().context
+        recipe = library(context)
+        made = composed(context, recipe)
         if files:
-            texts = {f.path: f.text for f in (*made.files, *brief.near)}
+            texts = {f.path: f.text for f in (*made.files, *context.near)}
             if missing := [name[:80] for name in files[:20] if name not in texts]:
                 raise UserError(f"no file {', '.join(missing)}; there are {', '.join(sorted(texts))}")
             if len(files) > len(texts):
                 raise UserError(f"{len(files)} files: name each once")
             return "\n\n".join(f"FILE: {name}\n```\n{texts[name]}\n```" for name in files)
         points = {choice.pattern: words.settings(choice.point) for choice in recipe}
-        patterns = [(m.case, p, points.get(p.id)) for m in brief.matched for p in m.patterns]
-        near = [f.path for f in brief.near]
+        patterns = [(m.case, p, points.get(p.id)) for m in context.matched for p in m.patterns]
+        near = [f.path for f in context.near]
         return render(
-            "skeletons", patterns=patterns, unmatched=brief.matched, any=bool(recipe), near=near, **shown(made)
+            "skeletons", patterns=patterns, unmatched=context.matched, any=bool(recipe), near=near, **shown(made)
         )
 
     async def attempts(self, run: str = "") -> Told:
         """All that you submitted, in short; the best so far; what is left of the budget."""
-        seat = self._desk.seat(run)
-        session = seat.at_hand()
+        open_run = self._desk.open_run(run)
+        session = open_run.at_hand()
         rows = [attempt_row(e, number=n) for n, e in enumerate(attempts(session.events), start=1)]
-        working = {} if seat.job.done else {"working": seat.job.what}
-        return {"run": seat.name, "attempts": rows, **answers.standing(session), **working}
+        working = {} if open_run.job.done else {"working": open_run.job.what}
+        return {"run": open_run.name, "attempts": rows, **answers.standing(session), **working}
 
     async def attempt(self, number: int, run: str = "", source: bool = False) -> Told:
         """The judge's verdict on an earlier attempt again, with its files where `source` asks for them (those of the
         library that it carries along by name: read_skeletons has their text)."""
-        session = self._desk.seat(run).at_hand()
+        session = self._desk.open_run(run).at_hand()
         event = session.attempt(number)
-        told = attempt_object(session.brief, event, number=number)
+        told = attempt_object(session.context, event, number=number)
         if source:
             seen = shown(_candidate(session, event))
             told |= {"files": {f.path: f.text for f in seen["files"]}, "unchanged": seen["hidden"]}
@@ -156,18 +156,18 @@ class Tools:
         the files that are not given: the number of an attempt, or "library" (alone: judge what the library made);
         a text of null leaves a file of it out. `idea`: what you changed and what you expect of it, in one line.
         The answer is the judge's verdict, or "state": "working" after `wait_s` seconds: then call wait."""
-        seat = self._desk.seat(run)
-        session = seat.at_hand()
+        open_run = self._desk.open_run(run)
+        session = open_run.at_hand()
         what = _given(self._desk, session, files, path, base)
         if known := session.number_of(what):
-            told = attempt_object(session.brief, session.attempt(known), number=known)
+            told = attempt_object(session.context, session.attempt(known), number=known)
             return told | {"note": f"this is attempt {known}, letter for letter: it was not judged again"}
         number = len(attempts(session.events)) + 1
 
         def judged(session: Session) -> Told:
-            return answers.verdict(seat, session, session.submit(what, idea), number)
+            return answers.verdict(open_run, session, session.submit(what, idea), number)
 
-        return await answers.answer(seat, seat.ask(f"attempt {number} is being judged", judged), ctx, wait_s)
+        return await answers.answer(open_run, open_run.ask(f"attempt {number} is being judged", judged), ctx, wait_s)
 
     async def profile(
         self, ctx: Any, run: str = "", attempt: int = 0, question: Question = "auto", wait_s: float = WAIT_S
@@ -176,8 +176,8 @@ class Tools:
         and the three changes that are most likely to pay. `attempt` 0 is the module as it is, in eager mode. On a GPU
         with ncu, `question` says which counters of the longest kernel are wanted beside those that tell its limit:
         "memory", "compute", "latency"; "auto": what its limit asks for. Profiling slows a call; no verdict uses it."""
-        seat = self._desk.seat(run)
-        session = seat.at_hand()
+        open_run = self._desk.open_run(run)
+        session = open_run.at_hand()
         move = session.attempt(attempt).move if attempt else None
         what = move.what if isinstance(move, Try) else None
         of = f"attempt {attempt}" if attempt else "the module"
@@ -187,16 +187,16 @@ class Tools:
             if isinstance(found, Failure):
                 raise UserError(f"{of} could not be profiled: {found.reason}: {found.summary}")
             assert isinstance(found, Inspected)
-            return {"run": seat.name, "profile_of": of, **profile_object(found)}
+            return {"run": open_run.name, "profile_of": of, **profile_object(found)}
 
-        return await answers.answer(seat, seat.ask(f"{of} is being profiled", profiled), ctx, wait_s)
+        return await answers.answer(open_run, open_run.ask(f"{of} is being profiled", profiled), ctx, wait_s)
 
     async def tune(self, attempt: int, ctx: Any, run: str = "", wait_s: float = WAIT_S) -> Told:
         """Turn the knobs of an accepted attempt without you. Of your own code: lines such as
         `TILE = 64  # knob: 32, 64, 128` or `constexpr int TILE = 64;  // knob: 32, 64, 128`, each value judged as an
         attempt, what is faster beyond noise kept. Of what the library made: its kernels' settings, measured in turn."""
-        seat = self._desk.seat(run)
-        seat.at_hand().attempt(attempt)
+        open_run = self._desk.open_run(run)
+        open_run.at_hand().attempt(attempt)
 
         def tuned(session: Session) -> Told:
             before = len(attempts(session.events))
@@ -204,45 +204,50 @@ class Tools:
             after = list(enumerate(attempts(session.events), start=1))[before:]
             rows = [attempt_row(e, number=n) for n, e in after]
             swept = [m for m in made if not isinstance(m.move, Try)]
-            told = {"run": seat.name, "tuned": attempt, "attempts": rows, "sweeps": [sweep_object(m) for m in swept]}
+            told = {
+                "run": open_run.name,
+                "tuned": attempt,
+                "attempts": rows,
+                "sweeps": [sweep_object(m) for m in swept],
+            }
             note = {} if made else {"note": "there is one setting worth measuring, the one in use"}
             return told | answers.standing(session) | note
 
-        return await answers.answer(seat, seat.ask(f"attempt {attempt} is being tuned", tuned), ctx, wait_s)
+        return await answers.answer(open_run, open_run.ask(f"attempt {attempt} is being tuned", tuned), ctx, wait_s)
 
     async def wait(self, ctx: Any, run: str = "", wait_s: float = WAIT_S) -> Told:
         """Wait for what is still going on in a run, and be told what came of it."""
-        seat = self._desk.seat(run)
-        return await answers.answer(seat, seat.job, ctx, wait_s)
+        open_run = self._desk.open_run(run)
+        return await answers.answer(open_run, open_run.job, ctx, wait_s)
 
     async def finish(self, why: str, ctx: Any, run: str = "", wait_s: float = WAIT_S) -> Told:
         """End the run: the best of it is handed over, if it is faster than eager beyond noise, and the report is
         written. `why`: why you stop, in one line."""
-        seat = self._desk.seat(run)
+        open_run = self._desk.open_run(run)
 
         def finished(session: Session) -> Told:
             from .deliver import delivered
 
             result = session.finish(why)
-            told = delivered(result, seat.folder).summary
-            report = seat.folder / "report.md"
-            seat.leave()
+            told = delivered(result, open_run.folder).summary
+            report = open_run.folder / "report.md"
+            open_run.leave()
             text = report.read_text(encoding="utf-8")
             places = {"candidate": str(result.candidate_dir), "report": str(report), "report_text": text[:_MOST_REPORT]}
-            return {"run": seat.name, "state": "ended", **ended_object(told), **places}
+            return {"run": open_run.name, "state": "ended", **ended_object(told), **places}
 
-        return await answers.answer(seat, seat.ask("the run is being ended", finished), ctx, wait_s)
+        return await answers.answer(open_run, open_run.ask("the run is being ended", finished), ctx, wait_s)
 
 
 def _given(
-    desk: Desk, session: Session, files: dict[str, str | None] | None, path: str, base: str
+    agent_runs: AgentRuns, session: Session, files: dict[str, str | None] | None, path: str, base: str
 ) -> Candidate | Recipe:
     if path and (files or base):
         raise UserError("give either a path, or files and a base")
     if path:
-        return load_candidate(desk.inside(path), session.brief.problem)
+        return load_candidate(agent_runs.inside(path), session.context.problem)
     if base == _LIBRARY and not files:
-        recipe = library(session.brief)
+        recipe = library(session.context)
         if not recipe:
             raise UserError("the library makes nothing of this module; read_skeletons says why")
         return recipe
@@ -255,7 +260,7 @@ def _base(session: Session, base: str) -> Candidate | None:
     if not base:
         return None
     if base == _LIBRARY:
-        return composed(session.brief, library(session.brief))
+        return composed(session.context, library(session.context))
     if not re.fullmatch("[0-9]{1,9}", base):
         raise UserError(f'base {base[:80]!r}: give the number of an attempt, or "library"')
     return _candidate(session, session.attempt(int(base)))
@@ -264,7 +269,7 @@ def _base(session: Session, base: str) -> Candidate | None:
 def _candidate(session: Session, event: Event) -> Candidate:
     assert isinstance(event.move, Try)
     what = event.move.what
-    return what if isinstance(what, Candidate) else composed(session.brief, what)
+    return what if isinstance(what, Candidate) else composed(session.context, what)
 
 
 def _name_of(ctx: Any) -> str:

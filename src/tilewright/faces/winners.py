@@ -21,17 +21,17 @@ Shown = dict[str, Any]
 
 def tuned_object(tuned: TunedProblem) -> Shown:
     """What `tune --json` prints."""
-    brief = tuned.brief
-    machine = codec.to_plain(brief.machine)
+    context = tuned.context
+    machine = codec.to_plain(context.machine)
     return {
-        "problem": brief.problem.name, "target": brief.problem.target,
+        "problem": context.problem.name, "target": context.problem.target,
         "patterns": [
             {"id": p.id, "title": p.title, "kind": p.kind, "shape_class": p.shape_class, "points": len(p.space.points)}
-            for p in brief.matched[0].patterns
+            for p in context.matched[0].patterns
         ],
         "winners": [winner_object(w) for w in tuned.winners],
-        "unmatched": list(brief.matched[0].unmatched),
-        "machine": {k: v for k, v in machine.items() if k != "$"} | {"versions": dict(brief.versions)},
+        "unmatched": list(context.matched[0].unmatched),
+        "machine": {k: v for k, v in machine.items() if k != "$"} | {"versions": dict(context.versions)},
         "seconds": sum(e.wall_s for e in tuned.events if isinstance(e.outcome, Tuned)),
     }  # fmt: skip
 
@@ -54,7 +54,7 @@ def tuned_table(tuned: TunedProblem) -> Table:
     """One line for each pattern of the first case; one without a choice has nothing to show."""
     shown = _table()
     won = {w.shape_class: w for w in tuned.winners}
-    for pattern in tuned.brief.matched[0].patterns:
+    for pattern in tuned.context.matched[0].patterns:
         winner = won.get(pattern.shape_class)
         if winner is not None:
             shown.add_row(pattern.title, *_cells(winner))

@@ -13,7 +13,7 @@ MOST = 1e12  # stands for every larger figure, and for what is not finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shirk:
+class DegenerateSolution:
     """A result got with less work than the module does, held against the module's own.
 
     `kind`: zeros; one constant; each row (last dimension) or column (first dimension) replaced by its mean; a copy of
@@ -24,7 +24,7 @@ class Shirk:
     name: str  # of the input, state or operation; empty where there is none
     share: float  # of what the precision contract allows; at most 1 passes
     norm: float  # |y - t| / |t|
-    loose: float  # max |y - r| / (1 + |r|): the least tolerance at which allclose(rtol=tol, atol=tol) holds
+    allow_tf32: float  # max |y - r| / (1 + |r|): the least tolerance at which allclose(rtol=tol, atol=tol) holds
     part: bool = False  # it is about one of several outputs
     heavy: bool = False  # of an operation: a matrix product, a convolution or the like
     judged_share: float | None = None  # `share` on the judge's own inputs and weights, where `share` passes
@@ -52,8 +52,8 @@ class Figures:
     own_limit: float  # beyond which that error leaves nothing to compare with
     exact: bool  # there is a float64 truth
     random: bool  # the module draws random numbers
-    shirks: tuple[Shirk, ...]
-    unmeasured: int  # shirks for which there was no time, or at which the module raised
+    degenerate_solutions: tuple[DegenerateSolution, ...]
+    unmeasured: int  # degenerate_solutions for which there was no time, or at which the module raised
     operations: int
     cases: int
     input_shift: float  # how far the inputs' mean and deviation move between seeds, relative to the deviation

@@ -39,6 +39,18 @@ _MODULES = (
 )
 
 
+# Names of journals of format 4, which this version reads, and the next need not.
+_OLD_CLASSES: dict[str, str] = {
+    "Site": "Match", "Piece": "Subproblem", "Shirk": "DegenerateSolution", "Brief": "SearchContext",
+    "Spread": "InputStatistics", "Step": "StatementOfGraph",
+}  # fmt: skip
+_OLD_FIELDS: dict[str, str] = {
+    "sites": "matches", "shirks": "degenerate_solutions", "loose": "allow_tf32", "brief": "context",
+    "piece": "subproblem",
+}  # fmt: skip
+_OLD_KNOBS = {"residence": "row_storage", "spread": "cta_split"}
+
+
 @cache
 def _classes() -> dict[str, type]:
     found: dict[str, type] = {}
@@ -64,12 +76,19 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(tree: Any) -> Any:
-    """The inverse of `to_plain`; raises KeyError on an unknown tag and TypeError on fields that do not fit."""
+    """The inverse of `to_plain`, and of what journals of format 4 hold; raises KeyError on an unknown tag and TypeError
+    on fields that do not fit."""
     if isinstance(tree, list):
-        return tuple(from_plain(v) for v in tree)
+        if len(tree) == 2 and isinstance(tree[0], str) and tree[0] in _OLD_KNOBS:
+            return (_OLD_KNOBS[tree[0]], from_plain(tree[1]))
+        values = tuple(from_plain(v) for v in tree)
+        return tuple(sorted(values)) if any(isinstance(v, list) and v[:1] == ["residence"] for v in tree) else values
     if isinstance(tree, dict):
-        fields = {k: from_plain(v) for k, v in tree.items() if k != "$"}
-        return _classes()[tree["$"]](**fields)
+        tag: str = tree["$"]
+        fields: dict[Any, Any] = {_OLD_FIELDS.get(k, k): from_plain(v) for k, v in tree.items() if k != "$"}
+        if tag == "Knob":
+            fields["name"] = _OLD_KNOBS.get(str(fields["name"]), fields["name"])
+        return _classes()[_OLD_CLASSES.get(tag, tag)](**fields)
     return tree
 
 

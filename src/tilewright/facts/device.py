@@ -57,7 +57,7 @@ class Device:
 
     @property
     def plan_facts(self) -> dict[str, int | str]:
-        """The fields of `kernels/cuda/plan.py`'s Gpu, for a child process that compiles without one."""
+        """The fields of `kernels/cuda/rows/plan.py`'s Gpu, for a child process that compiles without one."""
         return {
             "arch": self.architecture, "processors": self.processors, "shared_bytes": self.shared_bytes,
             "threads": self.threads,

@@ -13,7 +13,7 @@ from .problem import Target, Work
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class StatementOfGraph:
     """One statement of a graph that is run as torch runs it, and the call whose time it is ("": nobody's)."""
 
     call: str
@@ -29,7 +29,7 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class InputStatistics:
     """What a value of the graph looked like when the module ran on its own inputs: enough to draw others like it.
 
     `low`, `high`, `mean`, `deviation` are those of the finite elements that are not nought; `zeros` and `infinite` are
@@ -76,9 +76,9 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A part of a module's time: a pattern at all its sites, or operators that are left to torch for the same reason.
+    """A part of a module's time: a pattern at all its matches, or operators that are left to torch for the same reason.
 
-    `floor_ns`: the time that this part can't beat on the machine; of a pattern, every site's."""
+    `floor_ns`: the time that this part can't beat on the machine; of a pattern, every match's."""
 
     pattern: str  # Pattern.id; "": left to torch
     title: str
@@ -127,7 +127,8 @@ class Discovery:
 
 
 def floor_of(pattern: Pattern, machine: Machine) -> float:
-    """The time that all sites of a pattern can't beat together: what each reads and writes, and its product's flops."""
+    """The time that all matches of a pattern can't beat together: what each reads and writes, and its product's
+    flops."""
     program = pattern.program
     item = program.product
     flops = 2 * len(program.products) * prod(program.domain) * _depth(pattern, item) if item is not None else 0
@@ -135,7 +136,7 @@ def floor_of(pattern: Pattern, machine: Machine) -> float:
         bytes_read=program.traffic_bytes, bytes_written=0, matmul_flops=flops, conv_flops=0,
         dtype="f32" if item is None else "f16" if item.rounded else item.dtype,
     )  # fmt: skip
-    return machine.floor_ns(work) * max(1, len(pattern.sites))
+    return machine.floor_ns(work) * max(1, len(pattern.matches))
 
 
 def _depth(pattern: Pattern, item: Product) -> int:

@@ -1,4 +1,5 @@
-"""A Document: a piece of what is known of kernels, as it is found by words: a skeleton, a rule, a note or a winner."""
+"""A Document: a subproblem of what is known of kernels, as it is found by words: a skeleton, a rule, a note or a
+winner."""
 
 from __future__ import annotations
 

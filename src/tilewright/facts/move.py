@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from .candidate import Candidate
 from .dialogue import AS_IT_IS, Prompt, Reply, Sampling
 from .outcome import Captured, Failure, Inspected, Sanitized, Station, Timed, Tuned
-from .pattern import Piece, Recipe
+from .pattern import Recipe, Subproblem
 from .profile import Question
-from .run import Brief
+from .run import SearchContext
 from .space import Point
 from .verdict import Verified
 
@@ -88,16 +88,16 @@ class Compose:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enter:
-    """Make a piece of the module a problem of its own; its outcome is the Brief of that problem."""
+    """Make a subproblem of the module a problem of its own; its outcome is the SearchContext of that problem."""
 
-    piece: Piece
+    subproblem: Subproblem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Within:
-    """A move in the problem of a piece that was entered."""
+    """A move in the problem of a subproblem that was entered."""
 
-    piece: Piece
+    subproblem: Subproblem
     move: Try | Tune | Sanitize | Inspect
 
 
@@ -110,7 +110,9 @@ class Stop:
 
 
 Move = Try | Tune | Sanitize | Capture | Verify | Ask | Await | Inspect | Compose | Enter | Within | Stop
-Outcome = Timed | Tuned | Sanitized | Captured | Verified | Inspected | Candidate | Reply | Brief | Failure | None
+Outcome = (
+    Timed | Tuned | Sanitized | Captured | Verified | Inspected | Candidate | Reply | SearchContext | Failure | None
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

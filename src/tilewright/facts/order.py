@@ -7,7 +7,7 @@ from typing import Literal
 
 from .move import Event, Move
 from .outcome import Captured, Failure, Inspected, Sanitized, Station, Timed, Tuned
-from .run import Brief, Request
+from .run import Request, SearchContext
 from .verdict import Verified
 
 
@@ -16,7 +16,7 @@ class Job:
     """A move to carry out, what the run knows of its problem, and what was done before: from that follows what comes
     next, as long as no model is asked."""
 
-    brief: Brief
+    context: SearchContext
     move: Move
     before: tuple[Event, ...] = ()
 
@@ -41,7 +41,7 @@ class Fault:
 
 
 # What an order that is carried out comes to.
-Found = Brief | Timed | Tuned | Sanitized | Captured | Verified | Inspected | Failure
+Found = SearchContext | Timed | Tuned | Sanitized | Captured | Verified | Inspected | Failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class Answer:
 
     what: Found | Fault
     wall_s: float
-    held: tuple[Station, ...]  # for what the device was held, and how long; of a Brief it says itself
+    held: tuple[Station, ...]  # for what the device was held, and how long; of a SearchContext it says itself
     machine: str
     version: str
     ahead: tuple[Event, ...] = ()

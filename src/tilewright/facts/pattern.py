@@ -37,7 +37,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class Subproblem:
     """A part of the main case that is solved as a Problem of its own: a pattern's (`name` is its id), one that a
     library call makes, or one that a model proposed."""
 
@@ -47,7 +47,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Site:
+class Match:
     """One place where a pattern stands in the graph; `operands` and `outputs` in the Program's order.
 
     `spared`: values that other patterns would write for one another, and that nobody needs where this one stands."""
@@ -70,17 +70,17 @@ TAKES_OTHERS = ("product", "row_column_reduce")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
-    """One fused computation found in the module, at one site or more that need the same Program.
+    """One fused computation found in the module, at one match or more that need the same Program.
 
     `id` is its name in the candidate too (`fused_0`, ...). Equal programs in several cases share one id."""
 
     id: str
     title: str  # what was fused, readable: "scale -> mask -> softmax"
     kind: str  # "pointwise", "row_reduce", "column_reduce", "row_column_reduce", "whole_reduce", "scan", "product"
-    nodes: tuple[str, ...]  # names of the graph nodes it replaces, over all sites
+    nodes: tuple[str, ...]  # names of the graph nodes it replaces, over all matches
     program: Program
     space: Space
-    sites: tuple[Site, ...] = ()
+    matches: tuple[Match, ...] = ()
 
     @property
     def same(self) -> str:
@@ -132,9 +132,9 @@ def _told(item: object) -> object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A realisation that is no skeleton's: a candidate for the problem of a Piece, which stands at these regions of the
-    main case; all take and give tensors of the same shapes. `points`: the settings that its `configure` takes, the
-    likeliest winner first."""
+    """A realisation that is no skeleton's: a candidate for the problem of a Subproblem, which stands at these regions
+    of the main case; all take and give tensors of the same shapes. `points`: the settings that its `configure` takes,
+    the likeliest winner first."""
 
     title: str
     candidate: Candidate
@@ -145,7 +145,7 @@ class Written:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """A pattern and the knob settings with which to realise it; with `written` no skeleton does, and `pattern` may be
-    a Piece's name."""
+    a Subproblem's name."""
 
     pattern: str  # Pattern.id
     point: Point
@@ -166,15 +166,15 @@ def without_inductor(recipe: Recipe) -> Recipe:
     return tuple(choice for choice in recipe if choice.pattern != INDUCTOR)
 
 
-def piece_of(pattern: Pattern) -> Piece:
-    """The pattern, at its first site."""
-    return Piece(name=pattern.id, title=pattern.title, region=pattern.sites[0].region)
+def subproblem_of(pattern: Pattern) -> Subproblem:
+    """The pattern, at its first match."""
+    return Subproblem(name=pattern.id, title=pattern.title, region=pattern.matches[0].region)
 
 
-def pieces_written(recipe: Recipe) -> tuple[Piece, ...]:
+def subproblems_written(recipe: Recipe) -> tuple[Subproblem, ...]:
     """What is written of a recipe, each at its first region."""
     return tuple(
-        Piece(name=c.pattern, title=c.written.title, region=c.written.regions[0])
+        Subproblem(name=c.pattern, title=c.written.title, region=c.written.regions[0])
         for c in recipe
         if c.written is not None
     )
@@ -198,5 +198,5 @@ def without_idle(cases: Sequence[Sequence[Pattern]], recipe: Recipe) -> Recipe:
 
 
 def _results(patterns: Sequence[Pattern]) -> set[str]:
-    sites = [site for p in patterns for site in p.sites]
-    return {bind.node for site in sites for bind in site.outputs} | {name for site in sites for name in site.spared}
+    matches = [site for p in patterns for site in p.matches]
+    return {bind.node for site in matches for bind in site.outputs} | {name for site in matches for name in site.spared}

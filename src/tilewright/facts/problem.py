@@ -31,13 +31,13 @@ class Problem:
     environment: tuple[tuple[str, str], ...] = ()
 
     @property
-    def loose(self) -> bool:
+    def allow_tf32(self) -> bool:
         """Whether products in fp32 may lose all but TF32's bits: where a class of fewer bits is asked for."""
         return self.precision in ("tf32", "fp16", "bf16")
 
     def allowed(self, work: Work) -> Work:
         """The work in the class that is asked for: TF32's bits are had at fp16's rate, too."""
-        return replace(work, dtype="f16") if self.loose and work.dtype == "f32" else work
+        return replace(work, dtype="f16") if self.allow_tf32 and work.dtype == "f32" else work
 
     @property
     def digest(self) -> str:

@@ -1,4 +1,4 @@
-"""A Realised entry of the local table: what solved a piece, or a whole module, and on what its trust rests."""
+"""A Realised entry of the local table: what solved a subproblem, or a whole module, and on what its trust rests."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .winner import Toolchain, toolchain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Realised:
-    """`key` is a piece's (equal for equal computations on tensors of the same shapes, strides and dtypes) or a whole
-    problem's digest; `problem` is how it is judged anew, its path "". `ratio`: eager's time over ours there, `time_ns`
-    ours; `error`: the share of the allowance that its worst comparison used. `judged`: here, not only where it comes
-    from. `candidate`: the id of the files that were judged."""
+    """`key` is a subproblem's (equal for equal computations on tensors of the same shapes, strides and dtypes) or a
+    whole problem's digest; `problem` is how it is judged anew, its path "". `ratio`: eager's time over ours there,
+    `time_ns` ours; `error`: the share of the allowance that its worst comparison used. `judged`: here, not only where
+    it comes from. `candidate`: the id of the files that were judged."""
 
     key: str
     title: str

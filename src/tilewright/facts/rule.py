@@ -71,7 +71,7 @@ def features(program: Program) -> frozenset[str]:
         "ranked": any(isinstance(item, Reduction) and item.op in RANKED for item in program.body),
         "gathers": any(load.args for load in program.loads),
         "loads": bool(program.loads),
-        "turned": any(o.turned for o in program.operands if not o.indexed),
+        "turned": any(o.transposed for o in program.operands if not o.indexed),
     }
     return frozenset(name for name, there in has.items() if there)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from ..ir.graph import Graph
 from .candidate import Candidate, SourceFile
 from .dialogue import ModelChoice
-from .discovery import Part, Spread
+from .discovery import InputStatistics, Part
 from .document import Document
 from .machine import Machine
 from .outcome import Station
@@ -93,7 +93,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Brief:
+class SearchContext:
     """All that a strategy may know: written once, before the first move, so that a replay needs nothing else."""
 
     run: str
@@ -113,7 +113,7 @@ class Brief:
     near: tuple[SourceFile, ...] = ()  # where moves are a model's: the heart of skeletons that do this kind of work
     held: tuple[Station, ...] = ()  # for what the device was held to learn this, and how long
     parts: tuple[Part, ...] = ()  # strategy fact: what the main case spends its time in, what can win most first
-    spreads: tuple[Spread, ...] = ()  # and what its values looked like
+    spreads: tuple[InputStatistics, ...] = ()  # and what its values looked like
     languages: tuple[
         tuple[str, str], ...
     ] = ()  # that candidates may be written in where they are judged; () before 0.1
@@ -127,12 +127,12 @@ class Brief:
     refusals: tuple[str, ...] = ()  # why libraries realise nothing of the main case, a sentence each
 
     @property
-    def with_algebra(self) -> Brief:
+    def with_algebra(self) -> SearchContext:
         """The same problem as algebra has it, in the place of the module's own graphs."""
         cases = tuple(replace(case, graph=case.rewritten or case.graph) for case in self.cases)
         return replace(self, cases=cases, matched=self.rewritten, rewritten=(), libraries=())  # whose graph is another
 
-    def behind(self, recipe: Recipe) -> Brief:
+    def behind(self, recipe: Recipe) -> SearchContext:
         """Of the two the one of whose patterns a recipe is made."""
         ids = {p.id for m in self.rewritten for p in m.patterns}
         return self.with_algebra if any(choice.pattern in ids for choice in recipe) else self

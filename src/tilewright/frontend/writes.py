@@ -67,7 +67,7 @@ class _Watched(nn.Module):
                 self.module(*args, **kwargs)
             try:
                 return self._again(before.anew(), args, kwargs, twins=True)
-            except Exception:  # some code looks at types, or so deep into a value that a twin does not do
+            except Exception:  # some code looks at types, or so deep into a value that a meta tensor does not do
                 return self._again(before.anew(), args, kwargs, twins=False)
         finally:
             before.put_back()

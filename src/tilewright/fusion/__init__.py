@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from tilewright.facts.pattern import Pattern, Site
+from tilewright.facts.pattern import Match, Pattern
 from tilewright.facts.run import Matched
 from tilewright.facts.segment import Segment
 from tilewright.facts.space import Space
@@ -36,12 +36,12 @@ def match(
     first_id: int = 0,
     case: int = 0,
     tiny_bytes: int = TINY_BYTES,
-    loose: bool = False,
+    allow_tf32: bool = False,
 ) -> Matched:
     """The patterns of one graph, numbered from `first_id`, and one line for every operator that is left to torch.
 
     A single operator that moves fewer than `tiny_bytes` is left alone. `loose`: fp32's products may be TF32's class."""
-    return _numbered(case, _found(graph, unsupported, tiny_bytes, loose=loose), space, {}, first_id)
+    return _numbered(case, _found(graph, unsupported, tiny_bytes, allow_tf32=allow_tf32), space, {}, first_id)
 
 
 def explained(
@@ -50,10 +50,10 @@ def explained(
     unsupported: Callable[[Program], str | None],
     space: Callable[[Program], Space],
     tiny_bytes: int = TINY_BYTES,
-    loose: bool = False,
+    allow_tf32: bool = False,
 ) -> tuple[Matched, dict[str, str]]:
     """The same, and why each call that does work is left to torch, by its name."""
-    found = _found(graph, unsupported, tiny_bytes, loose=loose)
+    found = _found(graph, unsupported, tiny_bytes, allow_tf32=allow_tf32)
     return _numbered(0, found, space, {}, 0), dict(found.left)
 
 
@@ -66,27 +66,27 @@ def match_segments(
     first_id: int = 0,
     case: int = 0,
     tiny_bytes: int = TINY_BYTES,
-    loose: bool = False,
+    allow_tf32: bool = False,
 ) -> Matched:
     """The same for training: the patterns of the segments' forward and backward graphs. Segments of which nothing is
     found forward are left to torch."""
-    forward = [_found(s.forward, unsupported, tiny_bytes, loose=loose) for s in segments]
-    used = [(s, found) for s, found in zip(segments, forward, strict=True) if found.sites]
-    found = [f for _, f in used] + [_found(s.backward, unsupported, tiny_bytes, loose=loose) for s, _ in used]
+    forward = [_found(s.forward, unsupported, tiny_bytes, allow_tf32=allow_tf32) for s in segments]
+    used = [(s, found) for s, found in zip(segments, forward, strict=True) if found.matches]
+    found = [f for _, f in used] + [_found(s.backward, unsupported, tiny_bytes, allow_tf32=allow_tf32) for s, _ in used]
     inside = {name for s, _ in used for name in s.calls}
     working = {n.origin for n in graph.nodes if n.op not in VIEWS | {"slice", "index"}} - inside
     left = tuple(f"{c.target}: no skeleton" for c in graph.calls if c.name in working and not c.view)
-    whole = _Found([site for f in found for site in f.sites])
+    whole = _Found([site for f in found for site in f.matches])
     unmatched = (*left, *(line for f in found for line in f.unmatched))
     matched = _numbered(case, whole, space, {}, first_id)
     return replace(matched, unmatched=unmatched, segments=tuple(s for s, _ in used))
 
 
 def unmade_products(
-    graph: Graph, *, unsupported: Callable[[Program], str | None], loose: bool = False
+    graph: Graph, *, unsupported: Callable[[Program], str | None], allow_tf32: bool = False
 ) -> frozenset[str]:  # fmt: skip
     """The results of products of matrices that stay torch's. `loose` as for `match`."""
-    return unmade(Flow(graph), unsupported, loose=loose)
+    return unmade(Flow(graph), unsupported, allow_tf32=allow_tf32)
 
 
 def match_all(
@@ -109,30 +109,30 @@ class _Found:
     """Programs with their places; the calls that do work and are left to torch when all of them are fused, and why."""
 
     def __init__(
-        self, sites: Sequence[tuple[Program, Site, str]], left: Mapping[str, str] = MappingProxyType({}),
+        self, matches: Sequence[tuple[Program, Match, str]], left: Mapping[str, str] = MappingProxyType({}),
         unmatched: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        self.sites, self.left, self.unmatched = sites, left, unmatched
+        self.matches, self.left, self.unmatched = matches, left, unmatched
 
 
 def _numbered(
     case: int, found: _Found, space: Callable[[Program], Space], known: dict[Program, Pattern], first_id: int
 ) -> Matched:
     """Gather equal programs into patterns; `known` holds the patterns of earlier cases and is added to."""
-    places: dict[Program, list[tuple[Site, str]]] = {}
-    for program, site, title in found.sites:
+    places: dict[Program, list[tuple[Match, str]]] = {}
+    for program, site, title in found.matches:
         places.setdefault(program, []).append((site, title))
     patterns = []
-    for program, sites in places.items():
+    for program, matches in places.items():
         old = known.get(program)
         pattern = Pattern(
             id=old.id if old else f"fused_{first_id + len(known)}",
-            title=sites[0][1],
+            title=matches[0][1],
             kind=kind(program),
-            nodes=tuple(name for site, _ in sites for name in site.nodes),
+            nodes=tuple(name for site, _ in matches for name in site.nodes),
             program=program,
             space=old.space if old else space(program),
-            sites=tuple(site for site, _ in sites),
+            matches=tuple(site for site, _ in matches),
         )
         known.setdefault(program, pattern)
         patterns.append(pattern)
@@ -140,33 +140,33 @@ def _numbered(
 
 
 def _found(
-    graph: Graph, unsupported: Callable[[Program], str | None], tiny_bytes: int, *, loose: bool = False
+    graph: Graph, unsupported: Callable[[Program], str | None], tiny_bytes: int, *, allow_tf32: bool = False
 ) -> _Found:
     flow = Flow(graph)
     growth = grown(flow, unsupported)
-    sites, left = [], dict(growth.refused)
+    matches, left = [], dict(growth.refused)
     regions = recomputed(flow, [write(flow, region) for region in growth.found()], unsupported)
     for program, site in regions:
         why = _loses(flow, program, site, tiny_bytes)
         if why is None:
-            sites.append((program, site, title(flow, site)))
+            matches.append((program, site, title(flow, site)))
         else:
             left.update(dict.fromkeys(site.nodes, why))
     # They come after those that they take along: of two patterns that give one value, the later one makes it.
-    sites += [(program, site, title(flow, site)) for program, site in with_sums(flow, regions, unsupported)]
-    multiplied = products(flow, regions, unsupported, loose=loose)
+    matches += [(program, site, title(flow, site)) for program, site in with_sums(flow, regions, unsupported)]
+    multiplied = products(flow, regions, unsupported, allow_tf32=allow_tf32)
     left.update(multiplied.left)
-    sites += [(program, site, title(flow, site)) for program, site in multiplied.found]
-    reasons = _left(flow, [site for _, site, _ in sites], left)
+    matches += [(program, site, title(flow, site)) for program, site in multiplied.found]
+    reasons = _left(flow, [site for _, site, _ in matches], left)
     lines = tuple(f"{flow.calls[name].target}: {reason}" for name, reason in reasons.items())
-    return _Found(sites, reasons, lines)
+    return _Found(matches, reasons, lines)
 
 
-def _loses(flow: Flow, program: Program, site: Site, tiny_bytes: int) -> str | None:
+def _loses(flow: Flow, program: Program, site: Match, tiny_bytes: int) -> str | None:
     """Why a kernel for this would gain nothing over torch's own, or None."""
     nodes = [flow.nodes[name] for name in site.nodes]
     copies = all(n.op == "to" or (flow.calls[n.origin].label in _COPIES and n.op not in SCANS) for n in nodes)
-    if copies and not any(o.turned for o in program.operands):
+    if copies and not any(o.transposed for o in program.operands):
         return "a copy or cast alone: torch's own kernel is as good"
     if program.traffic_bytes < tiny_bytes and _launches(flow, nodes) == 1:
         return f"alone, on {program.traffic_bytes} bytes: one launch for another"
@@ -182,9 +182,9 @@ def _launches(flow: Flow, nodes: Sequence[Node]) -> int:
     return sum(1 if whole[call] == count else count for call, count in by_call.items())
 
 
-def _left(flow: Flow, sites: Sequence[Site], why: dict[str, str]) -> dict[str, str]:
-    """The calls that do work and are left to torch when all sites are fused, in their order, and why."""
-    makers = {bind.node: site for site in sites for bind in site.outputs}
+def _left(flow: Flow, matches: Sequence[Match], why: dict[str, str]) -> dict[str, str]:
+    """The calls that do work and are left to torch when all matches are fused, in their order, and why."""
+    makers = {bind.node: site for site in matches for bind in site.outputs}
     reasons: dict[str, str] = {}
     todo, seen = list(flow.kept), set[str]()
     while todo:
@@ -222,7 +222,7 @@ _WORDS = {"masked_fill": "mask", "to_copy": "cast", "cross_entropy_loss": "cross
           "native_batch_norm_legit_no_training": "batch_norm"}  # fmt: skip
 
 
-def title(flow: Flow, site: Site) -> str:
+def title(flow: Flow, site: Match) -> str:
     """What was fused, in the author's own operators: "scale -> mask -> softmax"."""
     steps: list[str] = []
     in_order = sorted(site.nodes, key=flow.position.__getitem__)

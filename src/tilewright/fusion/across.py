@@ -5,14 +5,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.facts.pattern import Bind, Site
+from tilewright.facts.pattern import Bind, Match
 from tilewright.ir.program import Operand, Program, Statement
 
 from .coarse import parted
 from .contract import Contraction
-from .unrolled import turned
+from .unrolled import transposed
 
-Found = tuple[Program, Site]
+Found = tuple[Program, Match]
 
 
 def across(whole: Contraction, region: Found) -> Found | None:
@@ -49,4 +49,4 @@ def _seen(operand: Operand, bind: Bind, node: str, order: tuple[int, ...]) -> tu
         return (whole, bind) if in_order else None
     source = dict(zip(wide, bind.order, strict=True))
     turn = {old: new for new, old in enumerate(order)}
-    return turned(operand, order, turn), replace(bind, order=tuple(source[d] for d in order if d in source))
+    return transposed(operand, order, turn), replace(bind, order=tuple(source[d] for d in order if d in source))

@@ -6,10 +6,10 @@ from dataclasses import replace
 from itertools import pairwise
 from math import prod
 
-from tilewright.facts.pattern import Bind, Site
+from tilewright.facts.pattern import Bind, Match
 from tilewright.ir.program import Operand, Program, Statement
 
-Found = tuple[Program, Site]
+Found = tuple[Program, Match]
 
 
 def parted(fine: tuple[int, ...], coarse: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
@@ -46,7 +46,7 @@ def refined(region: Found, coarse: tuple[int, ...]) -> Found:
     return program, site
 
 
-def _divided(program: Program, site: Site, d: int, parts: tuple[int, int]) -> Found:
+def _divided(program: Program, site: Match, d: int, parts: tuple[int, int]) -> Found:
     """With dimension d in two."""
 
     def shape(of: tuple[int, ...]) -> tuple[int, ...]:

@@ -70,7 +70,7 @@ class Contraction:
     scales: tuple[Addend, ...] = ()
 
     @property
-    def turned(self) -> Contraction:
+    def transposed(self) -> Contraction:
         """The same of the transposes: right.T @ left.T, whose rows are this one's columns."""
         *front, m, n = self.domain
         return replace(

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tilewright.facts.pattern import Bind, Site
+from tilewright.facts.pattern import Bind, Match
 from tilewright.ir.graph import Node
 from tilewright.ir.program import ALL_DIAGONALS, Load, Operand, Output, Program, Statement
 
@@ -29,13 +29,14 @@ class _Half:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cut:
-    """Which half of a product's columns: number `part`, of halves in a row, or of every other column (`woven`)."""
+    """Which half of a product's columns: number `part`, of halves in a row, or of every other column
+    (`interleaved`)."""
 
     part: int
     woven: bool
 
 
-def gated(flow: Flow, region: Found, waiting: Waiting, *, loose: bool = False) -> Found | None:
+def gated(flow: Flow, region: Found, waiting: Waiting, *, allow_tf32: bool = False) -> Found | None:
     """The region with both products that it reads; None where it reads others, or waits for what is made of them by
     others. `loose` as for `products`."""
     program, site = region
@@ -46,7 +47,7 @@ def gated(flow: Flow, region: Found, waiting: Waiting, *, loose: bool = False) -
     halves = list(_of_calls(flow, region)) or list(_of_columns(flow, region))
     if len(halves) != 2:
         return None
-    first, second = (replace(h.whole, rounded=loose and h.whole.node.dtype == "f32") for h in halves)
+    first, second = (replace(h.whole, rounded=allow_tf32 and h.whole.node.dtype == "f32") for h in halves)
     if not _match(first, second):
         return None
     read = {h.read for h in halves}
@@ -143,7 +144,7 @@ def _alone(flow: Flow, node: str, inside: set[str] | tuple[str, ...]) -> bool:
     return node not in flow.kept and bool(flow.readers[node]) and set(flow.readers[node]) <= set(inside)
 
 
-def _readers(flow: Flow, site: Site) -> set[str]:
+def _readers(flow: Flow, site: Match) -> set[str]:
     """What a region computes, and the slices that it reads."""
     return {*site.nodes, *(b.node for b in site.operands if flow.nodes[b.node].op == "slice")}
 

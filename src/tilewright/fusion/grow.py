@@ -10,7 +10,7 @@ from tilewright.ir.graph import Node
 from tilewright.ir.program import REDUCTIONS, SCANS, Program
 
 from .program import write
-from .region import Flow, Region, lay_out
+from .region import Flow, GrownRegion, lay_out
 
 # Judgement, not law. A kernel with more than this compiles slowly and keeps too much in registers.
 MOST_STATEMENTS = 96
@@ -53,7 +53,7 @@ class Growth:
         self.last_first = last_first
         self.late = late  # nodes that join what they read after all others have
         self.unsupported = unsupported
-        self.regions: dict[int, Region] = {}
+        self.regions: dict[int, GrownRegion] = {}
         self.home: dict[str, int] = {}
         self.refused: dict[str, str] = {}  # nodes that stand in no region, and why
         self._failed: set[frozenset[str]] = set()  # sets that no kernel could hold, whatever else merges
@@ -63,7 +63,7 @@ class Growth:
         _repeat_cheap(self)
         self._refuse()
 
-    def found(self) -> list[Region]:
+    def found(self) -> list[GrownRegion]:
         """Regions in graph order."""
         return sorted(self.regions.values(), key=lambda r: self.flow.position[r.names[0]])
 
@@ -101,7 +101,7 @@ class Growth:
 
     # --- merging -------------------------------------------------------------------------------------------------
 
-    def traffic(self, region: Region) -> int:
+    def traffic(self, region: GrownRegion) -> int:
         return sum(self.flow.loaded(n) for n in (*region.roots, *region.outputs))
 
     def _merge_all(self, edges: Iterable[tuple[str, str]]) -> bool:
@@ -139,7 +139,7 @@ class Growth:
             todo += [reader for n in unit for reader in self.flow.readers[n]]
         return False
 
-    def accepted(self, names: Iterable[str], outputs: Collection[str] | None = None) -> Region | None:
+    def accepted(self, names: Iterable[str], outputs: Collection[str] | None = None) -> GrownRegion | None:
         region = lay_out(self.flow, names, outputs)
         if region is None or not worthwhile(self.flow, region):
             return None
@@ -208,7 +208,7 @@ def _reading_regions(growth: Growth, number: int, output: str) -> set[int]:
     return {i for i, r in growth.regions.items() if i != number and set(r.names) & set(outside)}
 
 
-def _cheap(growth: Growth, region: Region, output: str) -> set[str] | None:
+def _cheap(growth: Growth, region: GrownRegion, output: str) -> set[str] | None:
     """The statements that make this value, if they are few and read no more than it holds."""
     found: set[str] = set()
     roots: set[str] = set()
@@ -260,7 +260,7 @@ def _read_from_memory(growth: Growth, number: int, output: str) -> bool:
     return False
 
 
-def worthwhile(flow: Flow, region: Region) -> bool:
+def worthwhile(flow: Flow, region: GrownRegion) -> bool:
     """Whether a kernel of this region is likely to beat its parts."""
     tensors = sum(1 for r in region.roots if flow.loaded(r)) + len(region.outputs)
     if len(region.names) > MOST_STATEMENTS or tensors > MOST_TENSORS or _passes_twice(flow, region):
@@ -268,7 +268,7 @@ def worthwhile(flow: Flow, region: Region) -> bool:
     return _repeated(flow, region) <= MOST_REPEATED
 
 
-def _passes_twice(flow: Flow, region: Region) -> bool:
+def _passes_twice(flow: Flow, region: GrownRegion) -> bool:
     """Whether all that is written beside sums of long columns is known without them: as it passes, another kernel sums
     it (see `sums`), where a column's would come back to write it."""
     along = not region.reduced or region.domain[-1] in region.reduced
@@ -279,7 +279,7 @@ def _passes_twice(flow: Flow, region: Region) -> bool:
     return sums and bool(written) and not any(region.levels[n] for n in written)
 
 
-def _repeated(flow: Flow, region: Region) -> int:
+def _repeated(flow: Flow, region: GrownRegion) -> int:
     """Statements on values smaller than the domain that are no row values."""
     whole = len(region.domain)
     partial = [n for n in region.names if len(region.reach[n]) < whole and flow.nodes[n].op not in REDUCTIONS]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.facts.pattern import Bind, Site
+from tilewright.facts.pattern import Bind, Match
 from tilewright.ir.program import Operand, Output, Product, Program, Reduction, Statement
 
 from .contract import Contraction
 
-Found = tuple[Program, Site]
+Found = tuple[Program, Match]
 
 
 class Body:
@@ -91,7 +91,7 @@ class Body:
             domain=self.whole.domain, reduced=reduced, operands=tuple(self.operands), body=tuple(self.body),
             outputs=outputs,
         )  # fmt: skip
-        return program, Site(nodes=nodes, operands=tuple(self.binds), outputs=binds, spared=self.whole.spared)
+        return program, Match(nodes=nodes, operands=tuple(self.binds), outputs=binds, spared=self.whole.spared)
 
     def in_groups(self, node: str, region: Found, names: dict[str, str]) -> Found:
         """The same, with its columns in two dimensions, of which the region reduces the second; of whole rows the first
@@ -107,7 +107,7 @@ class Body:
             outputs=(made,),
         )  # fmt: skip
         nodes = (node, *region[1].nodes)
-        return program, Site(nodes=nodes, operands=tuple(self.binds), outputs=region[1].outputs)
+        return program, Match(nodes=nodes, operands=tuple(self.binds), outputs=region[1].outputs)
 
 
 def _in_two(operand: Operand, domain: tuple[int, ...]) -> Operand:

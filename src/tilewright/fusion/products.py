@@ -34,7 +34,7 @@ class Products:
     left: dict[str, str]
 
 
-def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, loose: bool = False) -> Products:
+def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, allow_tf32: bool = False) -> Products:
     """The contractions of a graph. `regions`: what was fused without them; those that become epilogues stay possible by
     themselves, for whoever leaves the product to torch. A region that reads several products is the last one's.
     `loose`: factors in fp32 may be rounded (see program.Product)."""
@@ -50,7 +50,7 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
             narrow = _alone(flow, whole)
             if narrow is None or unsupported(narrow[0]) is not None:
                 whole = contraction(flow, node, eight_bits=False) or whole
-        whole = replace(whole, rounded=loose and node.dtype == "f32")
+        whole = replace(whole, rounded=allow_tf32 and node.dtype == "f32")
         for reading in _readings(flow, node.name, regions, taken, waiting):
             made = _fused(flow, whole, unrolled(flow, reading.region, node.name))
             if made is not None and reading.also:
@@ -78,15 +78,17 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
     free = [region for i, region in enumerate(regions) if i not in taken]
     found = [way for made in made_of for way in _ways(flow, made, free, unsupported)]
     gates = [
-        gate for region in regions if (gate := gated(flow, region, waiting, loose=loose)) and not unsupported(gate[0])
+        gate
+        for region in regions
+        if (gate := gated(flow, region, waiting, allow_tf32=allow_tf32)) and not unsupported(gate[0])
     ]
     return Products(found=(*reversed(found), *gates), left=left)
 
 
-def unmade(flow: Flow, unsupported: Unsupported, *, loose: bool) -> frozenset[str]:
+def unmade(flow: Flow, unsupported: Unsupported, *, allow_tf32: bool) -> frozenset[str]:
     """The results of contractions that no kernel makes by itself."""
     found = [contraction(flow, node) for node in flow.graph.nodes if node.dtype in DTYPE_BYTES]
-    wholes = [replace(whole, rounded=loose and whole.node.dtype == "f32") for whole in found if whole is not None]
+    wholes = [replace(whole, rounded=allow_tf32 and whole.node.dtype == "f32") for whole in found if whole is not None]
     alone = {whole.node.name: _alone(flow, whole) for whole in wholes}
     return frozenset(name for name, made in alone.items() if made is None or unsupported(made[0]) is not None)
 
@@ -184,9 +186,9 @@ def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
     or reductions of its rows, or of groups of columns. Columns are reduced as the transpose's rows, where no element of
     them is needed again."""
     straight = tuple(range(len(whole.lies)))
-    turned = across(whole, region) if whole.lies == straight else None
-    if turned is not None:
-        whole, region = whole.turned, turned
+    transposed = across(whole, region) if whole.lies == straight else None
+    if transposed is not None:
+        whole, region = whole.transposed, transposed
     program, site = region
     pure = all(isinstance(item, Statement | Reduction) and item.op not in ("inside", *RANKED) for item in program.body)
     positions = any(isinstance(item, Statement) and item.op == "index" for item in program.body)
@@ -209,7 +211,7 @@ def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
         return None
     elements = any(output.shape == program.domain for output in program.outputs)
     grouped = inner and (elements or program.reduced != groups[-1])  # groups of neighbours, or of all columns
-    if grouped and (len(program.outputs) != 1 or positions or turned is not None):
+    if grouped and (len(program.outputs) != 1 or positions or transposed is not None):
         return None
     written = tuple(1 if d in program.reduced else size for d, size in enumerate(program.domain))
     if any(output.shape not in ((program.domain, written) if grouped else (written,)) for output in program.outputs):

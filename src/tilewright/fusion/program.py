@@ -1,12 +1,12 @@
-"""From a Region to its Program, with names that don't depend on the graph: equal work gives equal Programs."""
+"""From a GrownRegion to its Program, with names that don't depend on the graph: equal work gives equal Programs."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from tilewright.facts.pattern import Bind, Site
+from tilewright.facts.pattern import Bind, Match
 from tilewright.ir.graph import Node
-from tilewright.ir.program import (
+from tilewright.ir.program import (  # fmt: skip
     RANKED,
     REDUCTIONS,
     SCANS,
@@ -18,15 +18,15 @@ from tilewright.ir.program import (
     Reduction,
     Scan,
     Statement,
-)  # fmt: skip
+)
 
 from .axes import Axis, Dims, flat, leaves
-from .region import Flow, Region, in_memory
+from .region import Flow, GrownRegion, in_memory
 
 _RESULTS = {**REDUCTIONS, **{op: results for op, (_, results) in SCANS.items()}}
 
 
-def write(flow: Flow, region: Region) -> tuple[Program, Site]:
+def write(flow: Flow, region: GrownRegion) -> tuple[Program, Match]:
     """The Program of a region, and how its operands and outputs hang together with the graph's values."""
     return _Writer(flow, region).finish()
 
@@ -34,7 +34,7 @@ def write(flow: Flow, region: Region) -> tuple[Program, Site]:
 class _Writer:
     """A Program while it is written; `names` are its names of the graph's values."""
 
-    def __init__(self, flow: Flow, region: Region) -> None:
+    def __init__(self, flow: Flow, region: GrownRegion) -> None:
         self.flow, self.region = flow, region
         self.place = {axis: i for i, axis in enumerate(region.domain)}
         self.operands: list[Operand] = []
@@ -44,7 +44,7 @@ class _Writer:
         self._known: dict[object, str] = {}  # operands and reductions already written
         self._statements = 0
 
-    def finish(self) -> tuple[Program, Site]:
+    def finish(self) -> tuple[Program, Match]:
         names = _order(self.flow, self.region)
         for name in names:
             self._node(self.flow.nodes[name])
@@ -54,7 +54,7 @@ class _Writer:
             domain=domain, reduced=tuple(sorted(self.place[a] for a in self.region.reduced)),
             operands=tuple(self.operands), body=tuple(self.body), outputs=tuple(o for o, _ in outputs),
         )  # fmt: skip
-        site = Site(nodes=names, operands=tuple(self.binds), outputs=tuple(b for _, b in outputs))
+        site = Match(nodes=names, operands=tuple(self.binds), outputs=tuple(b for _, b in outputs))
         return program, site
 
     def _output(self, node: Node) -> tuple[Output, Bind]:
@@ -160,7 +160,7 @@ class _Writer:
         return self._known[keys[node.item]]
 
 
-def _order(flow: Flow, region: Region) -> tuple[str, ...]:
+def _order(flow: Flow, region: GrownRegion) -> tuple[str, ...]:
     """Arguments before what reads them, from the outputs backwards, whatever the order in the graph."""
     order: dict[str, None] = {}
     inside = frozenset(region.names)
@@ -175,7 +175,7 @@ def _order(flow: Flow, region: Region) -> tuple[str, ...]:
     return tuple(order)
 
 
-def _aligned(region: Region, axes: Collection[Axis]) -> tuple[int, ...]:
+def _aligned(region: GrownRegion, axes: Collection[Axis]) -> tuple[int, ...]:
     return tuple(a.size if a in axes else 1 for a in region.domain) or (1,)
 
 

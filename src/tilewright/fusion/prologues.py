@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
-from tilewright.facts.pattern import Bind, Site
+from tilewright.facts.pattern import Bind, Match
 from tilewright.ir.program import RANKED, Operand, Product, Program, Prologue, Reduction, Statement
 
 from .coarse import collapsed, parted
 from .region import Flow
-from .unrolled import turned
+from .unrolled import transposed
 
-Found = tuple[Program, Site]
+Found = tuple[Program, Match]
 
 
 def with_prologues(flow: Flow, found: Found, regions: Sequence[Found], node: str) -> Found | None:
@@ -119,7 +119,7 @@ def _over(
         if coarse is None or coarse.each or len(wide) != len(bind.order):
             return None
         source = dict(zip(wide, bind.order, strict=True))
-        operands.append(turned(coarse, order, turn))
+        operands.append(transposed(coarse, order, turn))
         binds.append(replace(bind, order=tuple(source[d] for d in fine if d in source)))
     made = Program(
         domain=shape, reduced=(k,) if program.reduced else (), operands=tuple(operands), body=body,

@@ -1,4 +1,4 @@
-"""A Region: a set of graph nodes laid out over one common domain, so that one Program can compute them all."""
+"""A GrownRegion: a set of graph nodes laid out over one common domain, so that one Program can compute them all."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Region:
+class GrownRegion:
     """Nodes in graph order over a domain of leaf axes. `reach` holds the leaves along which a value truly varies:
     fewer than its shape has where it was only expanded."""
 
@@ -203,7 +203,7 @@ class _Layout:
         return result
 
 
-def lay_out(flow: Flow, names: Iterable[str], outputs: Collection[str] | None = None) -> Region | None:
+def lay_out(flow: Flow, names: Iterable[str], outputs: Collection[str] | None = None) -> GrownRegion | None:
     """The region of these nodes, or None where no single domain serves them. Where a view stands in the way, the value
     that it gives is read instead of its root. `outputs` are what it must write (None: what others read)."""
     ordered = sorted(names, key=flow.position.__getitem__)
@@ -223,7 +223,7 @@ def _outer_views(flow: Flow, names: Sequence[str]) -> frozenset[str]:
     return frozenset(a for a in arguments if flow.nodes[a].op in VIEWS and flow.root(a) not in inside)
 
 
-def _region(flow: Flow, layout: _Layout, wanted: Collection[str] | None) -> Region | None:
+def _region(flow: Flow, layout: _Layout, wanted: Collection[str] | None) -> GrownRegion | None:
     reduced = _reduced(layout)
     if reduced is None:
         return None
@@ -245,7 +245,7 @@ def _region(flow: Flow, layout: _Layout, wanted: Collection[str] | None) -> Regi
         domain = _as_torch_lays(flow, layout, outputs, domain)
     if domain is None or not _positions_hold(flow, layout, domain):
         return None
-    return Region(names=tuple(layout.names), domain=domain, reduced=reduced, outputs=outputs, dims=layout.dims,
+    return GrownRegion(names=tuple(layout.names), domain=domain, reduced=reduced, outputs=outputs, dims=layout.dims,
                   ranks=layout.ranks, reads=layout.reads, loads=layout.loads, reach=reach,
                   levels=_levels(flow, layout))  # fmt: skip
 

@@ -9,14 +9,14 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewright.facts.pattern import Bind, Site
+from tilewright.facts.pattern import Bind, Match
 from tilewright.ir.partial import usual_parts
 from tilewright.ir.program import DTYPE_BYTES, Load, Operand, Output, Program, Reduction, Scan, Statement
 from tilewright.ir.schedule import schedule
 
 from .region import Flow
 
-Found = tuple[Program, Site]
+Found = tuple[Program, Match]
 Unsupported = Callable[[Program], str | None]
 
 _FLOATS = ("f64", "f32", "bf16", "f16")
@@ -97,7 +97,7 @@ def _apart(found: Found, nodes: tuple[str, ...]) -> tuple[Found, Found]:
     return rows, _live(whole, site, outputs, site.outputs[count:])
 
 
-def _live(program: Program, site: Site, outputs: Sequence[Output], binds: Sequence[Bind]) -> Found:
+def _live(program: Program, site: Match, outputs: Sequence[Output], binds: Sequence[Bind]) -> Found:
     """What of a Program these outputs need."""
     needed = {o.name for o in outputs}
     body = []
@@ -109,7 +109,7 @@ def _live(program: Program, site: Site, outputs: Sequence[Output], binds: Sequen
             needed |= {item.source} if isinstance(item, Load) else set()
     pairs = [(o, b) for o, b in zip(program.operands, site.operands, strict=True) if o.name in needed]
     made = replace(program, operands=tuple(o for o, _ in pairs), body=tuple(reversed(body)), outputs=tuple(outputs))
-    return made, Site(nodes=site.nodes, operands=tuple(b for _, b in pairs), outputs=tuple(binds))
+    return made, Match(nodes=site.nodes, operands=tuple(b for _, b in pairs), outputs=tuple(binds))
 
 
 def _goes_along_rows(program: Program) -> bool:
@@ -127,7 +127,7 @@ class _Sums:
     summed."""
 
     program: Program
-    site: Site
+    site: Match
     before: tuple[Statement, ...]
     summed: tuple[str, ...]
 
@@ -220,7 +220,7 @@ class _Joint:
         program = replace(self.program, operands=tuple(self.operands), body=tuple(self.body),
                           outputs=tuple(o for o, _ in outputs))  # fmt: skip
         spared = tuple(b.node for _, b in pairs if b.node not in read_elsewhere)
-        return program, Site(nodes=tuple(self.nodes), operands=tuple(self.binds), outputs=tuple(b for _, b in outputs),
+        return program, Match(nodes=tuple(self.nodes), operands=tuple(self.binds), outputs=tuple(b for _, b in outputs),
                              spared=spared)  # fmt: skip
 
     def _at_hand(self, operand: Operand, bind: Bind) -> str | None:

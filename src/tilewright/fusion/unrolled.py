@@ -6,12 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from tilewright.facts.pattern import Bind, Site
+from tilewright.facts.pattern import Bind, Match
 from tilewright.ir.program import Load, Operand, Program, Statement
 
 from .region import Flow
 
-Found = tuple[Program, Site]
+Found = tuple[Program, Match]
 
 
 def unrolled(flow: Flow, region: Found, node: str) -> Found:
@@ -33,7 +33,7 @@ def unrolled(flow: Flow, region: Found, node: str) -> Found:
     turn = {old: new for new, old in enumerate(order)}
     operands = tuple(
         Operand(name=load.result, dtype=o.dtype, shape=tuple(program.domain[d] for d in order)) if o is source
-        else turned(o, order, turn) for o in program.operands
+        else transposed(o, order, turn) for o in program.operands
     )  # fmt: skip
     outputs = tuple(replace(o, shape=tuple(o.shape[d] for d in order)) for o in program.outputs)
     if any([d for d in order if o.shape[d] > 1] != [d for d, size in enumerate(o.shape) if size > 1]
@@ -71,7 +71,7 @@ def _order(load: Load, source: Operand, domain: tuple[int, ...]) -> tuple[int, .
     return order if dense else None
 
 
-def turned(operand: Operand, order: tuple[int, ...], turn: dict[int, int]) -> Operand:
+def transposed(operand: Operand, order: tuple[int, ...], turn: dict[int, int]) -> Operand:
     """The operand with its dimensions in this order; `turn` is where each goes."""
     if operand.indexed:
         return operand

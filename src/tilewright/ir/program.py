@@ -83,7 +83,7 @@ class Operand:
     each: tuple[int, ...] = ()
 
     @property
-    def turned(self) -> bool:
+    def transposed(self) -> bool:
         """Whether neighbours in memory are not neighbours along the innermost of its dimensions."""
         wide = [d for d in self.order if self.shape[d] > 1]
         return bool(wide) and wide[-1] != max(wide)
@@ -261,7 +261,7 @@ class Program:
 
     A body with a Scan has that one alone and no Reduction; `reduced` is the Scan's dimension. One with a Product has
     Statements beside it, its epilogue, and Reductions of its rows, or of groups of columns: `reduced` is the last. A
-    gated pair is two Products of one left factor, with Statements alone."""
+    dual GEMM is two Products of one left factor, with Statements alone."""
 
     domain: tuple[int, ...]
     reduced: tuple[int, ...] = ()
@@ -279,7 +279,7 @@ class Program:
 
     @property
     def products(self) -> tuple[Product, ...]:
-        """One, or the two of a gated pair."""
+        """One, or the two of a dual GEMM."""
         return tuple(item for item in self.body if isinstance(item, Product))
 
     @property

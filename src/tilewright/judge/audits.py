@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..edges.gpu.lease import lease
-from ..facts.audit import MOST, Audit, Figures, Shirk
+from ..facts.audit import MOST, Audit, DegenerateSolution, Figures
 from ..facts.errors import UserError
 from ..facts.machine import Machine
 from ..facts.problem import Problem, Target
@@ -25,14 +25,14 @@ from .audit import findings
 from .cells import Cells, users_fault
 from .check import metric
 from .check.plan import secret
-from .client import Cell, Limits
-from .memory.places import RoomSizes
-from .memory.room import Room
+from .client import Cell, CellLimits
+from .degenerate import PLACE, DegenerateSolver, Way, commonest
+from .memory.case_memory import CaseMemory
+from .memory.places import CaseMemorySizes
 from .memory.sizes import flush_bytes
-from .shirks import PLACE, Shirker, Way, commonest
 from .wire import messages as wire
 
-BUDGET_S = 60.0  # for the ways to shirk; what is left then is counted
+BUDGET_S = 60.0  # for the ways to degenerate_solution; what is left then is counted
 _LIMIT_S = 300.0
 _WARM, _TIMED = 2, 7  # calls
 _BLOCK = 1 << 25
@@ -50,7 +50,7 @@ def audit(
     problem = replace(problem, mode="inference")
     rng = random.Random(seed)
     threads = machine.processors if problem.target == "cpu" else 0
-    cells = Cells(problem, workdir=workdir, threads=threads, limits=Limits(), say=say)
+    cells = Cells(problem, workdir=workdir, threads=threads, limits=CellLimits(), say=say)
     try:
         with users_fault(problem):
             reference = cells.open()
@@ -111,69 +111,71 @@ class _Bench:
         self._reference.ask(wire.ConstructCase(case=0, seed=state_seed), wire.Constructed, limit_s=_LIMIT_S)
         request = wire.Describe(seed=inputs_seed, trace=False)
         described = self._reference.ask(request, wire.Described, limit_s=_LIMIT_S)
-        with self._room(described) as room:
-            room.state.take()
-            room.draw(0, family="own", seed=inputs_seed)
-            room.draw(1, family="own", seed=state_seed)
-            stream = _stream(room)
-            room.draw(1, family="own", seed=secret(self._rng))
-            truth = self._truth(room, inputs_seed)
-            shirker = Shirker(room, self._reference, seed=inputs_seed)
-            plain = self._plain(room, truth, operations=len(shirker.operations), stream=stream)
-            shirks, unmeasured = self._shirks(room, shirker, truth, budget_s)
-            if any(s.passes for s, _ in shirks) and not described.random:
-                self._judged(room, shirks)
-        return replace(plain, shirks=tuple(s for s, _ in shirks), unmeasured=unmeasured)
+        with self._memory(described) as memory:
+            memory.state.take()
+            memory.draw(0, family="own", seed=inputs_seed)
+            memory.draw(1, family="own", seed=state_seed)
+            stream = _stream(memory)
+            memory.draw(1, family="own", seed=secret(self._rng))
+            truth = self._truth(memory, inputs_seed)
+            degenerate_solver = DegenerateSolver(memory, self._reference, seed=inputs_seed)
+            plain = self._plain(memory, truth, operations=len(degenerate_solver.operations), stream=stream)
+            degenerate_solutions, unmeasured = self._degenerate_solutions(memory, degenerate_solver, truth, budget_s)
+            if any(s.passes for s, _ in degenerate_solutions) and not described.random:
+                self._judged(memory, degenerate_solutions)
+        return replace(plain, degenerate_solutions=tuple(s for s, _ in degenerate_solutions), unmeasured=unmeasured)
 
-    def _room(self, described: wire.Described) -> Room:
+    def _memory(self, described: wire.Described) -> CaseMemory:
         try:
-            sizes = RoomSizes(pool=2, slots=0, results=1)
-            return Room(described, device=self._problem.target, reference=self._reference, limits=Limits(), sizes=sizes)
+            sizes = CaseMemorySizes(pool=2, slots=0, results=1)
+            return CaseMemory(
+                described, device=self._problem.target, reference=self._reference, limits=CellLimits(), sizes=sizes
+            )
         except (MemoryError, RuntimeError, OSError) as error:
             raise UserError(f"{self._problem.path}: too large to audit on this device: {error}") from error
 
     # ---- the truth
 
-    def _truth(self, room: Room, seed: int) -> _Truth:
+    def _truth(self, memory: CaseMemory, seed: int) -> _Truth:
         """Run the module and, where there is one, its float64 truth on pool set 0."""
-        facts = room.truths.run(0, seed=seed)
+        facts = memory.truths.run(0, seed=seed)
         exact, notes = facts.exact, () if facts.exact else (f"no float64 truth ({facts.why_not})",)
-        pairs = list(zip(room.truths.own(), room.truths.truth(), strict=True))
+        pairs = list(zip(memory.truths.own(), memory.truths.truth(), strict=True))
         strange = exact and any(metric.differing_specials(own, truth) for own, truth in pairs)
-        if strange or (exact and room.described.random):
-            room.truths.doubt()
+        if strange or (exact and memory.described.random):
+            memory.truths.doubt()
             exact, notes = False, ("in float64 the module gives something else (random, or out of range)",)
         distances = tuple(metric.distance(own, truth, own) for own, truth in pairs)
-        precision, length = self._problem.precision, room.described.longest_sum
+        precision, length = self._problem.precision, memory.described.longest_sum
         allowed = tuple(
             metric.allowance(own.dtype, (found.norm, found.worst), precision, length=length)
             for found, (own, _) in zip(distances, pairs, strict=True)
         )
         return _Truth(distances, allowed, exact, notes)
 
-    def _limit(self, room: Room) -> float:
+    def _limit(self, memory: CaseMemory) -> float:
         """The module's own error beyond which it is noise."""
-        return min(1.0, *(metric.hopeless(o.dtype) for o in room.truths.own()))
+        return min(1.0, *(metric.hopeless(o.dtype) for o in memory.truths.own()))
 
     # ---- the module as it is
 
-    def _plain(self, room: Room, truth: _Truth, *, operations: int, stream: float) -> Figures:
-        main = max(room.truths.own(), key=lambda t: t.numel())
+    def _plain(self, memory: CaseMemory, truth: _Truth, *, operations: int, stream: float) -> Figures:
+        main = max(memory.truths.own(), key=lambda t: t.numel())
         scale, spread = _scale(main)
         value, share = commonest(main)
-        described = room.described
-        eager_ns = self._eager_ns(room)
+        described = memory.described
+        eager_ns = self._eager_ns(memory)
         return Figures(
             outputs=len(described.outputs), scale=scale, spread=spread, equal_share=share,
-            commonest=_bounded(float(value.real)), own_error=truth.error, own_limit=self._limit(room),
-            exact=truth.exact, random=described.random, shirks=(), unmeasured=0, operations=operations,
-            cases=len(self._problem.cases), input_shift=_shift(room), stream=stream, eager_ns=eager_ns,
+            commonest=_bounded(float(value.real)), own_error=truth.error, own_limit=self._limit(memory),
+            exact=truth.exact, random=described.random, degenerate_solutions=(), unmeasured=0, operations=operations,
+            cases=len(self._problem.cases), input_shift=_shift(memory), stream=stream, eager_ns=eager_ns,
             floor_ns=self._machine.floor_ns(described.work), notes=truth.notes,
         )  # fmt: skip
 
-    def _eager_ns(self, room: Room) -> float:
+    def _eager_ns(self, memory: CaseMemory) -> float:
         """The best of a few calls with cold caches: enough to tell twenty floors from one."""
-        self._reference.do(wire.Deal(args=room.described.args, slots=(room.inputs_at(0),)))
+        self._reference.do(wire.Deal(args=memory.described.args, slots=(memory.inputs_at(0),)))
         samples = []
         for _ in range(_TIMED):
             self._reference.do(wire.Clear(flush_bytes=flush_bytes(self._machine)))
@@ -181,52 +183,56 @@ class _Bench:
             samples.append(self._reference.ask(request, wire.Tick, limit_s=_LIMIT_S).ns)
         self._reference.ask(wire.HoldTimed(), wire.Called, limit_s=_LIMIT_S)
         self._reference.do(wire.Drop())
-        room.state.give()
+        memory.state.give()
         return min(samples[_WARM:])
 
     # ---- shirking
 
-    def _shirks(
-        self, room: Room, shirker: Shirker, truth: _Truth, budget_s: float
-    ) -> tuple[list[tuple[Shirk, Way]], int]:
-        found: list[tuple[Shirk, Way]] = []
+    def _degenerate_solutions(
+        self, memory: CaseMemory, degenerate_solver: DegenerateSolver, truth: _Truth, budget_s: float
+    ) -> tuple[list[tuple[DegenerateSolution, Way]], int]:
+        found: list[tuple[DegenerateSolution, Way]] = []
         unmeasured = 0
         deadline = time.monotonic() + budget_s
-        for way in shirker.ways():
+        for way in degenerate_solver.ways():
             if time.monotonic() > deadline:
                 unmeasured += 1
-            elif (shirk := self._measured(room, way, truth)) is not None:
-                found.append((shirk, way))
+            elif (degenerate_solution := self._measured(memory, way, truth)) is not None:
+                found.append((degenerate_solution, way))
         return found, unmeasured
 
-    def _measured(self, room: Room, way: Way, truth: _Truth) -> Shirk | None:
+    def _measured(self, memory: CaseMemory, way: Way, truth: _Truth) -> DegenerateSolution | None:
         """The way's figures; None where it can't be gone."""
         if not way.fill():
             return None
-        room.settle()
+        memory.settle()
         errors = [
             _error(value, t, own, allowed)
             for value, t, own, allowed in zip(
-                room.results(PLACE), room.truths.truth(), room.truths.own(), truth.allowed, strict=True
+                memory.results(PLACE), memory.truths.truth(), memory.truths.own(), truth.allowed, strict=True
             )
         ]
         share, norm = max(errors)
-        loose = max(_loose(value, own) for value, own in zip(room.results(PLACE), room.truths.own(), strict=True))
+        allow_tf32 = max(
+            _allow_tf32(value, own) for value, own in zip(memory.results(PLACE), memory.truths.own(), strict=True)
+        )
         part = way.output >= 0
-        return Shirk(kind=way.kind, name=way.name, share=share, norm=norm, loose=loose, part=part, heavy=way.heavy)
+        return DegenerateSolution(
+            kind=way.kind, name=way.name, share=share, norm=norm, allow_tf32=allow_tf32, part=part, heavy=way.heavy
+        )
 
-    def _judged(self, room: Room, shirks: list[tuple[Shirk, Way]]) -> None:
+    def _judged(self, memory: CaseMemory, degenerate_solutions: list[tuple[DegenerateSolution, Way]]) -> None:
         """Try what passes on the judge's own inputs and weights, where the module makes sense of them."""
         self._reference.do(wire.Redraw(seed=secret(self._rng)))
-        room.state.take()
+        memory.state.take()
         for k in (0, 1):
-            room.draw(k, family="normal", seed=secret(self._rng))
-        truth = self._truth(room, secret(self._rng))
-        if truth.error > self._limit(room):
+            memory.draw(k, family="normal", seed=secret(self._rng))
+        truth = self._truth(memory, secret(self._rng))
+        if truth.error > self._limit(memory):
             return
-        for i, (shirk, way) in enumerate(shirks):
-            if shirk.passes and (again := self._measured(room, way, truth)) is not None:
-                shirks[i] = replace(shirk, judged_share=again.share), way
+        for i, (degenerate_solution, way) in enumerate(degenerate_solutions):
+            if degenerate_solution.passes and (again := self._measured(memory, way, truth)) is not None:
+                degenerate_solutions[i] = replace(degenerate_solution, judged_share=again.share), way
 
 
 def _error(value: Tensor, truth: Tensor, own: Tensor, allowed: tuple[float, float]) -> tuple[float, float]:
@@ -242,7 +248,7 @@ def _error(value: Tensor, truth: Tensor, own: Tensor, allowed: tuple[float, floa
     return _bounded(max(shares)), _bounded(found.norm)
 
 
-def _loose(value: Tensor, own: Tensor) -> float:
+def _allow_tf32(value: Tensor, own: Tensor) -> float:
     """The least tolerance, relative and absolute, at which allclose holds."""
     most = 0.0
     flat, mine = value.reshape(-1), own.reshape(-1)
@@ -263,10 +269,10 @@ def _scale(tensor: Tensor) -> tuple[float, float]:
     return _bounded(scale), _bounded(float(deviation) / scale) if scale else 0.0
 
 
-def _shift(room: Room) -> float:
+def _shift(memory: CaseMemory) -> float:
     """How far mean and deviation of any input move between two seeds, relative to the deviation."""
     most = 0.0
-    for a, b in zip(room.inputs(0), room.inputs(1), strict=True):
+    for a, b in zip(memory.inputs(0), memory.inputs(1), strict=True):
         if a.is_floating_point() and a.numel() > 1:
             (deviation, mean), (other_deviation, other_mean) = (torch.std_mean(t.float(), correction=0) for t in (a, b))
             gap = float((mean - other_mean).abs() + (deviation - other_deviation).abs())
@@ -274,12 +280,12 @@ def _shift(room: Room) -> float:
     return _bounded(max(most, 0.0))
 
 
-def _stream(room: Room) -> float:
+def _stream(memory: CaseMemory) -> float:
     """The largest correlation of a parameter with an input of pool set 1, drawn after the same seed, over their first
     elements."""
     most = 0.0
-    for weight in room.state.tensors():
-        for drawn in room.inputs(1):
+    for weight in memory.state.tensors():
+        for drawn in memory.inputs(1):
             n = min(weight.numel(), drawn.numel(), _STREAM_ELEMENTS)
             if n < _LEAST_STREAM or not (weight.is_floating_point() and drawn.is_floating_point()):
                 continue

@@ -18,12 +18,12 @@ _BURST = 5  # replays of one side, before the other's turn
 
 
 def captured(check: Check, reference: Cell, *, machine: Machine, rng: random.Random) -> Captured:
-    """Of a candidate that sits in the room of its check with inputs in slot 0. Raises Refused where a replay on other
-    inputs is wrong, and CellFault("not_capturable") where the candidate's call can't be recorded. The reference's cell
-    is good for nothing else afterwards."""
-    room = check.room
-    limit_s = room.limits.call_s
-    args, slot, own = room.described.args, room.slot(0), room.inputs_at(0)
+    """Of a candidate that sits in the case memory of its check with inputs in slot 0. Raises Refused where a replay on
+    other inputs is wrong, and CellFault("not_capturable") where the candidate's call can't be recorded. The
+    reference's cell is good for nothing else afterwards."""
+    memory = check.memory
+    limit_s = memory.limits.call_s
+    args, slot, own = memory.described.args, memory.slot(0), memory.inputs_at(0)
     check.cell.do(wire.RecordGraph(args=args, inputs=slot), limit_s=limit_s)
     _require_right(check, rng)
     why = ""
@@ -47,16 +47,16 @@ def captured(check: Check, reference: Cell, *, machine: Machine, rng: random.Ran
 def _require_right(check: Check, rng: random.Random) -> None:
     """Inputs that the recorded call never saw, a replay, and its result held against the truth; not where calls draw
     random numbers or move the module's state."""
-    room = check.room
+    memory = check.memory
     trial = Trial(case=check.case, family=OWN, seed=secret(rng), redraw=0, draws=secret(rng))
-    room.draw(0, family=OWN, seed=trial.seed)
-    if room.described.random or room.described.mutated_state:
-        room.place(0, 0)
+    memory.draw(0, family=OWN, seed=trial.seed)
+    if memory.described.random or memory.described.mutated_state:
+        memory.place(0, 0)
         return
-    usable = check.usable(trial, room.truths.run(0, seed=trial.draws).exact)
-    room.place(0, 0)
-    request = wire.ReplayGraph(inputs=room.slot(0), times=1)
-    seen = check.cell.ask(request, wire.GraphReplayed, limit_s=room.limits.call_s)
+    usable = check.usable(trial, memory.truths.run(0, seed=trial.draws).exact)
+    memory.place(0, 0)
+    request = wire.ReplayGraph(inputs=memory.slot(0), times=1)
+    seen = check.cell.ask(request, wire.GraphReplayed, limit_s=memory.limits.call_s)
     check.accept(wire.Called(outputs_tree=seen.outputs_tree, outputs=seen.outputs))
     check.fetch(tag=0, place=0)
     if usable:

@@ -105,7 +105,7 @@ class CellProcess:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class Usage:
+class CellUsage:
     """What the processes of a cell take. `arenas`: inodes and sizes of memory that is the judge's."""
 
     def __init__(self, pid: int) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from ..edges.sandbox.processes import started
 from ..facts.errors import HarnessError, UserError
 from ..facts.problem import Problem, Target
-from .client import Cell, CellFault, CellPlan, Limits
+from .client import Cell, CellFault, CellLimits, CellPlan
 from .compiled import CompiledBaseline
 from .memory.sizes import cell_memory_bytes
 from .spares import Spares
@@ -31,7 +31,7 @@ class Cells:
     """Starts cells, keeps the long-lived ones, ends them all. `notes`: what could not be had, for the verdict."""
 
     def __init__(
-        self, problem: Problem, *, workdir: Path, threads: int, limits: Limits, say: Callable[[str], None]
+        self, problem: Problem, *, workdir: Path, threads: int, limits: CellLimits, say: Callable[[str], None]
     ) -> None:
         self._problem = problem
         self._workdir = workdir / f"{_FOLDERS}{os.getpid()}-{started(os.getpid())}"

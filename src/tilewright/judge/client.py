@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from ..facts.errors import HarnessError
 from .cell_process import CellPlan as CellPlan
-from .cell_process import CellProcess, Usage
+from .cell_process import CellProcess, CellUsage
 from .line import CellFault as CellFault
-from .line import Line
+from .line import CellLine
 from .wire import messages as wire
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ _HELLO_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class CellLimits:
     """What code under test may take, before it is stopped. `memory_bytes` of 0: what the machine allows."""
 
     build_s: float = 300.0
@@ -39,8 +39,8 @@ class Cell(AbstractContextManager["Cell"]):
         self.spent_s: dict[str, float] = {}  # waited for answers, by kind of request
         self._ready = False
         self.process = CellProcess(plan, os.environ if outer is None else outer)
-        self.usage = Usage(self.process.pid)
-        self._line = Line(plan, self.process, self.usage)
+        self.usage = CellUsage(self.process.pid)
+        self._line = CellLine(plan, self.process, self.usage)
 
     def wait_ready(self) -> None:
         """Return once the cell has said hello; HarnessError when it does not come up."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from ..edges.gpu.lease import lease
 from ..facts import codec
 from ..facts.devices import device_of
-from ..facts.discovery import Discovery, Replayed, Spread
+from ..facts.discovery import Discovery, InputStatistics, Replayed
 from ..facts.errors import UserError
 from ..facts.machine import Machine
 from ..facts.pattern import Choice, Pattern, without_idle
@@ -27,11 +27,11 @@ from ..search.discover import call_floors, parts
 from ..search.retrieve import rules
 from .cells import LOAD_LIMIT_S, Cells, users_fault
 from .check.plan import secret
-from .client import Cell, CellFault, Limits
-from .memory.places import RoomSizes
-from .memory.room import Room
+from .client import Cell, CellFault, CellLimits
+from .memories import describe
+from .memory.case_memory import CaseMemory
+from .memory.places import CaseMemorySizes
 from .memory.sizes import flush_bytes
-from .rooms import describe
 from .wire import messages as wire
 
 BUDGET_S = 4.0
@@ -47,7 +47,7 @@ def discover(
     with the problem file, for a module that can't be traced, or one too large for the device."""
     problem = replace(problem, mode="inference")
     threads = machine.processors if problem.target == "cpu" else 0
-    cells = Cells(problem, workdir=workdir, threads=threads, limits=Limits(), say=say)
+    cells = Cells(problem, workdir=workdir, threads=threads, limits=CellLimits(), say=say)
     try:
         with users_fault(problem):
             reference = cells.open()
@@ -86,9 +86,9 @@ def discovered(
     if not described.graph:
         raise UserError(f"{problem.path}: {problem.name} can't be traced: {described.trace_failure}")
     graph: Graph = codec.loads(described.graph)
-    with turn("operators one by one"), _room(problem, described, reference) as room:
-        room.draw(0, family="own", seed=secret(rng))
-        replay = _replayed(problem, graph, room, reference, machine=machine, budget_s=budget_s)
+    with turn("operators one by one"), _memory(problem, described, reference) as memory:
+        memory.draw(0, family="own", seed=secret(rng))
+        replay = _replayed(problem, graph, memory, reference, machine=machine, budget_s=budget_s)
     return _told(problem, graph, replay, machine=machine, floor_ns=machine.floor_ns(described.work))
 
 
@@ -97,23 +97,23 @@ class LookedInto:
     """A discovery, and what the values of the graph look like."""
 
     discovery: Discovery
-    spreads: tuple[Spread, ...]
+    spreads: tuple[InputStatistics, ...]
 
 
 def looked_into(
-    problem: Problem, *, room: Room, reference: Cell, machine: Machine, seed: int, say: Callable[[str], None],
+    problem: Problem, *, memory: CaseMemory, reference: Cell, machine: Machine, seed: int, say: Callable[[str], None],
     budget_s: float = BUDGET_S,
 ) -> LookedInto | None:  # fmt: skip
     """The same of a case whose room is open; None where it is not traced, or its operators don't run by themselves."""
-    if not room.described.graph:
+    if not memory.described.graph:
         return None
-    graph: Graph = codec.loads(room.described.graph)
-    room.draw(0, family="own", seed=seed)
+    graph: Graph = codec.loads(memory.described.graph)
+    memory.draw(0, family="own", seed=seed)
     try:
-        replay = _replayed(problem, graph, room, reference, machine=machine, budget_s=budget_s)
-        plain = plain_steps(graph, target=room.device)
+        replay = _replayed(problem, graph, memory, reference, machine=machine, budget_s=budget_s)
+        plain = plain_steps(graph, target=memory.device)
         request = wire.Observe(
-            args=room.described.args, inputs=room.inputs_at(0), parameters=plain.parameters, steps=plain.steps,
+            args=memory.described.args, inputs=memory.inputs_at(0), parameters=plain.parameters, steps=plain.steps,
             values=plain.values,
         )  # fmt: skip
         spreads = reference.ask(request, wire.Observed, limit_s=_LIMIT_S).spreads
@@ -122,13 +122,13 @@ def looked_into(
             raise
         say(f"nothing is known of its parts: {fault.summary}")
         return None
-    floor_ns = machine.floor_ns(room.described.work)
+    floor_ns = machine.floor_ns(memory.described.work)
     return LookedInto(discovery=_told(problem, graph, replay, machine=machine, floor_ns=floor_ns), spreads=spreads)
 
 
 def _told(problem: Problem, graph: Graph, replay: Replayed, *, machine: Machine, floor_ns: float) -> Discovery:
     make = realisers(device_of(machine))
-    matched, left = explained(graph, unsupported=make.unsupported, space=make.space, loose=problem.loose)
+    matched, left = explained(graph, unsupported=make.unsupported, space=make.space, allow_tf32=problem.allow_tf32)
     every = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched.patterns)
     busy = {choice.pattern for choice in without_idle([matched.patterns], every)}
     patterns = tuple(p for p in matched.patterns if p.id in busy)
@@ -149,23 +149,23 @@ def _realised(pattern: Pattern, *, target: Target) -> str:
 
 
 @contextmanager
-def _room(problem: Problem, described: wire.Described, reference: Cell) -> Iterator[Room]:
+def _memory(problem: Problem, described: wire.Described, reference: Cell) -> Iterator[CaseMemory]:
     """For the case that was described, with one set of inputs."""
     try:
-        sizes = RoomSizes(pool=1, slots=0, results=0)
-        room = Room(described, device=problem.target, reference=reference, limits=Limits(), sizes=sizes)
+        sizes = CaseMemorySizes(pool=1, slots=0, results=0)
+        memory = CaseMemory(described, device=problem.target, reference=reference, limits=CellLimits(), sizes=sizes)
     except (MemoryError, RuntimeError, OSError) as error:
         raise UserError(f"{problem.path}: too large to run on this device: {error}") from error
-    with room:
-        yield room
+    with memory:
+        yield memory
 
 
 def _replayed(
-    problem: Problem, graph: Graph, room: Room, reference: Cell, *, machine: Machine, budget_s: float
+    problem: Problem, graph: Graph, memory: CaseMemory, reference: Cell, *, machine: Machine, budget_s: float
 ) -> Replayed:
-    plain = plain_steps(graph, target=room.device)
+    plain = plain_steps(graph, target=memory.device)
     request = wire.Replay(
-        args=room.described.args, inputs=room.inputs_at(0), parameters=plain.parameters, steps=plain.steps,
+        args=memory.described.args, inputs=memory.inputs_at(0), parameters=plain.parameters, steps=plain.steps,
         flush_bytes=flush_bytes(machine), most_rounds=_MOST_ROUNDS, budget_s=budget_s,
     )  # fmt: skip
     found = reference.ask(request, wire.Replayed, limit_s=_LIMIT_S)

@@ -26,7 +26,7 @@ from ..facts.space import Point
 from . import tools
 from .build.build import build, failure
 from .check import hidden
-from .check.check import Refused
+from .check.check import RefusedByCheck
 from .client import CellFault
 from .discover import LookedInto
 from .judgement import Hoarding, Judging
@@ -168,7 +168,7 @@ class _Evaluation:
                     return judgement.run(built)
             except Hoarding:
                 raise
-            except (Refused, Implausible) as refused:
+            except (RefusedByCheck, Implausible) as refused:
                 return refused.failure
             except CellFault as fault:
                 return failure("check", fault)

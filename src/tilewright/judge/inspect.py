@@ -9,9 +9,9 @@ from ..facts.outcome import Inspected, Launches, NamedTime
 from ..facts.problem import Target
 from ..facts.profile import KernelProfile, Measure
 from .client import Cell
-from .memory.room import Room
+from .memory.case_memory import CaseMemory
 from .profile.changes import of_operators
-from .profile.limits import Call
+from .profile.limits import ProfiledCall
 from .profile.origins import origin
 from .wire import messages as wire
 
@@ -19,15 +19,15 @@ _MOST = 30  # names told of
 _MOST_OPERATORS = 8  # of which evidence is given
 
 
-def seen(cell: Cell, room: Room) -> wire.Profiled:
+def seen(cell: Cell, memory: CaseMemory) -> wire.Profiled:
     """One call on what lies in slot 0, of the module that `cell` holds, after one that warms up. Raises CellFault."""
-    request = wire.Profile(args=room.described.args, inputs=room.slot(0), launches=True)
+    request = wire.Profile(args=memory.described.args, inputs=memory.slot(0), launches=True)
     for _ in range(2):
-        found = cell.ask(request, wire.Profiled, limit_s=room.limits.call_s)
+        found = cell.ask(request, wire.Profiled, limit_s=memory.limits.call_s)
     return found
 
 
-def summed(spent: Sequence[wire.Spent], *, target: Target, launches: Launches | None = None) -> Inspected:
+def summed(spent: Sequence[wire.SpentClocks], *, target: Target, launches: Launches | None = None) -> Inspected:
     """The entries added up by name, the longest first."""
     found: dict[str, list[float]] = {}
     for entry in spent:
@@ -38,7 +38,7 @@ def summed(spent: Sequence[wire.Spent], *, target: Target, launches: Launches | 
     return Inspected(longest=tuple(named[:_MOST]), kinds=len(named), ns=total, launches=launches)
 
 
-def operators(found: Inspected, call: Call) -> tuple[KernelProfile, ...]:
+def operators(found: Inspected, call: ProfiledCall) -> tuple[KernelProfile, ...]:
     """Torch's operators in the form in which kernels are told of."""
     return tuple(
         KernelProfile(
@@ -49,6 +49,6 @@ def operators(found: Inspected, call: Call) -> tuple[KernelProfile, ...]:
     )  # fmt: skip
 
 
-def of_the_cpu(found: Inspected, call: Call) -> Inspected:
+def of_the_cpu(found: Inspected, call: ProfiledCall) -> Inspected:
     """With what limits a call on the CPU."""
     return replace(found, diagnosis=of_operators(operators(found, call), call))

@@ -11,20 +11,20 @@ from functools import partial
 
 from ..facts.outcome import Built, Checked, Timed
 from .check import draws, hidden
-from .check.check import Findings, Refused, concluded
+from .check.check import Findings, RefusedByCheck, concluded
 from .check.plan import Trial, secret, trials_for
 from .check.trials import run as run_trials
 from .client import Cell, CellFault
-from .memory.sizes import check_room_sizes, hoarded_bytes, timing_room_sizes
+from .memories import Case, DoesNotFit
+from .memory.sizes import check_memory_sizes, hoarded_bytes, timing_memory_sizes
 from .opened import OpenProblem, is_ours
-from .rooms import Case, DoesNotFit
-from .seats import require_joined, seat
+from .prepare import require_joined, seat
 from .smallest import narrowed
 from .stations import Stations
 from .time_case import CaseTiming
 
 
-class Hoarding(Refused):
+class Hoarding(RefusedByCheck):
     """The candidate keeps so much of a GPU's memory that others find none; or another process has just given its own
     back, which looks the same."""
 
@@ -43,7 +43,7 @@ class Judging:
     stations: Stations = field(default_factory=Stations)
 
     def run(self, built: Built) -> Timed:
-        """Raises Refused, Implausible, CellFault, and what is not the candidate's fault."""
+        """Raises RefusedByCheck, Implausible, CellFault, and what is not the candidate's fault."""
         try:
             for case in self.opened.cases:
                 self._check_named(case)
@@ -63,7 +63,7 @@ class Judging:
             self._check_case(case)
         except Hoarding:
             raise
-        except Refused as refused:
+        except RefusedByCheck as refused:
             cases = self.opened.cases if self.opened.options.explains and self.cell.alive else ()
             others = cases[case.number + 1 :]
             ours = partial(is_ours, cell=self.cell)
@@ -77,11 +77,11 @@ class Judging:
         opened, findings = self.opened, self.findings
         name = f"hidden case {case.number}" if trials else f"case {case.number}"
         trials = trials or trials_for(case.described, case.number, rng=opened.rng)
-        with self._alone(name), opened.rooms.room(case, sizes=check_room_sizes) as room:
-            room.admit(self.cell)
-            check = opened.check(room, self.cell, case, findings)
+        with self._alone(name), opened.memories.memory(case, sizes=check_memory_sizes) as memory:
+            memory.admit(self.cell)
+            check = opened.check(memory, self.cell, case, findings)
             check.state.construct(case.seed)
-            if room.places == 1:  # to draw another family takes a third copy of the inputs
+            if memory.places == 1:  # to draw another family takes a third copy of the inputs
                 trials = tuple(t for t in trials if t.family == "own")
                 findings.note(f"case {case.number}: too large for inputs of other families")
             if case.described.random:
@@ -98,7 +98,7 @@ class Judging:
                 replace(self, findings=Findings(own=dict(self.findings.own)))._check_case(case, trials)
             except Hoarding:
                 raise
-            except Refused as refused:
+            except RefusedByCheck as refused:
                 raise hidden.refused(refused, shapes) from refused
             except CellFault as fault:
                 if is_ours(fault, self.cell) or not (self.cell.alive and hidden.is_loud(fault)):
@@ -110,9 +110,9 @@ class Judging:
         opened = self.opened
         if opened.problem.target == "cuda":
             case = opened.smallest
-            with self._alone("streams"), opened.rooms.room(case, sizes=check_room_sizes) as room:
-                seat(opened.check(room, self.cell, case), construct_seed=case.seed, seed=secret(opened.rng))
-                require_joined(room, self.cell, self.findings)
+            with self._alone("streams"), opened.memories.memory(case, sizes=check_memory_sizes) as memory:
+                seat(opened.check(memory, self.cell, case), construct_seed=case.seed, seed=secret(opened.rng))
+                require_joined(memory, self.cell, self.findings)
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
@@ -137,15 +137,15 @@ class Judging:
             compiled = opened.cells.baseline.compiled()
         opened.cells.spares.settle()
         self.stations.add("waiting for torch.compile", time.monotonic() - started)
-        with opened.turns.turn("timing"), opened.rooms.room(case, sizes=timing_room_sizes) as room:
+        with opened.turns.turn("timing"), opened.memories.memory(case, sizes=timing_memory_sizes) as memory:
             for guest in (self.cell, compiled):
                 if guest is not None:
-                    room.admit(guest)
+                    memory.admit(guest)
             opened.patience.begin()
-            check = opened.check(room, self.cell, case, self.findings)
+            check = opened.check(memory, self.cell, case, self.findings)
             check.state.construct(case.seed)
             # A foreign one may be refused by what timed calls return, and what nobody is seen to use may be its own.
             wait = opened.patience.calm if self.foreign else opened.patience.require
             wait("timing", comes_and_goes=self.foreign)
-            timing = CaseTiming(opened=opened, room=room, check=check, compiled=compiled, stations=self.stations)
+            timing = CaseTiming(opened=opened, memory=memory, check=check, compiled=compiled, stations=self.stations)
             return timing.run(checked, opened.cells.notes)

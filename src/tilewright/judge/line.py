@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from ..edges.sandbox.deadline import Deadline
 from ..facts.errors import TooBusy
-from .cell_process import TAIL_BYTES, CellPlan, CellProcess, Usage
+from .cell_process import TAIL_BYTES, CellPlan, CellProcess, CellUsage
 from .wire import calls
 from .wire import messages as wire
 from .wire.channel import Channel
@@ -42,10 +42,10 @@ class CellFault(Exception):
         self.by_code = by_code
 
 
-class Line:
+class CellLine:
     """The judge's end. What ends a conversation for good kills the process."""
 
-    def __init__(self, plan: CellPlan, process: CellProcess, usage: Usage) -> None:
+    def __init__(self, plan: CellPlan, process: CellProcess, usage: CellUsage) -> None:
         self._plan = plan
         self._process = process
         self._usage = usage
@@ -78,7 +78,7 @@ class Line:
                 raise self._hang(limit_s) from error
             except (wire.WireError, OSError) as error:
                 raise self._death(str(error)) from error
-        if isinstance(reply, wire.Fault):
+        if isinstance(reply, wire.FaultReply):
             raise self._fault(reply.reason[:60], reply.summary[:1000], excerpt=reply.excerpt, by_code=reply.by_code)
         if not isinstance(reply, kind):
             self._process.kill()

@@ -18,11 +18,11 @@ from .build.build import compiled_late
 from .cells import LOAD_LIMIT_S, Cells, require_device, users_fault
 from .check.check import Check, Findings
 from .check.plan import secret
-from .client import Cell, CellFault, Limits
-from .memory.room import Room
+from .client import Cell, CellFault, CellLimits
+from .memories import Case, CaseMemories, case_of, describe, too_large
+from .memory.case_memory import CaseMemory
 from .memory.sizes import is_large
 from .patience import Patience
-from .rooms import Case, Rooms, case_of, describe, too_large
 from .timing.measure import Effort
 from .turns import Turns
 from .variants import Variants
@@ -35,10 +35,10 @@ _CUDA_ERROR = re.compile(r"uncorrectable|hardware|unspecified launch|ECC|Xid|CUD
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeOptions:
     """How a judge works. Without `trace`, the cases have no graphs; where it `explains`, a refusal says at which other
-    cases the candidate fails; `algebra`: see rooms.case_of."""
+    cases the candidate fails; `algebra`: see case memories.case_of."""
 
     effort: Effort = field(default_factory=Effort)
-    limits: Limits = field(default_factory=Limits)
+    limits: CellLimits = field(default_factory=CellLimits)
     compile_baseline: bool = True
     trace: bool = True
     explains: bool = False
@@ -60,7 +60,7 @@ class OpenProblem:
         self.patience = Patience(machine, budget_s=options.effort.budget_s, say=say)
         threads = machine.processors if problem.target == "cpu" else 0
         self.cells = Cells(problem, workdir=workdir, threads=threads, limits=options.limits, say=say)
-        self.rooms = Rooms(problem, cells=self.cells, limits=options.limits)
+        self.memories = CaseMemories(problem, cells=self.cells, limits=options.limits)
         self.cases: tuple[Case, ...] = ()
         self.variants = Variants(problem, partial(self._case, trace=False))
         self._informed: Cell | None = None  # the reference's cell that knows the cases
@@ -137,9 +137,9 @@ class OpenProblem:
                 self.say(f"{count} kernel(s) had to be compiled while the device was held")
             cell.close()
 
-    def check(self, room: Room, cell: Cell, case: Case, findings: Findings | None = None) -> Check:
+    def check(self, memory: CaseMemory, cell: Cell, case: Case, findings: Findings | None = None) -> Check:
         precision = self.problem.precision
-        return Check(room, cell, case=case.number, precision=precision, findings=findings or Findings())
+        return Check(memory, cell, case=case.number, precision=precision, findings=findings or Findings())
 
     @contextmanager
     def harness_fault(self, candidate: Cell | None = None) -> Iterator[None]:

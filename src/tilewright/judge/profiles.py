@@ -16,14 +16,14 @@ from ..facts.device import Device
 from ..facts.devices import device_of
 from ..facts.outcome import Failure, Launches
 from ..facts.profile import Diagnosis, KernelProfile, Limit, Question
-from ..kernels.cuda.cubin import cubin_of, taken
+from ..kernels.cuda.common.cubin import cubin_of, taken
 from .build.build import lay_out
 from .candidate_process.rerun import LISTINGS
 from .profile import changes, counters, limits
-from .profile.code import Code, mixes
+from .profile.code import SourceCode, mixes
 from .profile.counters import Advice, Counted
-from .profile.limits import Call
-from .sanitize import Job
+from .profile.limits import ProfiledCall
+from .sanitize import SanitizerJob
 from .wire import messages as wire
 
 _PROGRAM, _DISASSEMBLER = "ncu", "nvdisasm"
@@ -48,10 +48,10 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class ProfileLook:
     """One candidate to be looked at: `reports` is a folder that its process does not write to."""
 
-    job: Job
+    job: SanitizerJob
     reports: Path
     question: Question
     say: Callable[[str], None]
@@ -64,7 +64,9 @@ def lack(described: wire.Described) -> str:
     return f"not run again for a profile: the case has {size / 2**30:.1f} GiB" if size > LARGEST_BYTES else ""
 
 
-def diagnosed(look: Look | None, spent: Sequence[wire.Spent], call: Call, launches: Launches | None) -> Diagnosis:
+def diagnosed(
+    look: ProfileLook | None, spent: Sequence[wire.SpentClocks], call: ProfiledCall, launches: Launches | None
+) -> Diagnosis:
     """Of a call on a GPU, whose launches torch's profiler saw (`spent`). Without a look, from those alone."""
     found = by_counters(look) if look is not None else Looked()
     if found.kernels:
@@ -78,7 +80,7 @@ def diagnosed(look: Look | None, spent: Sequence[wire.Spent], call: Call, launch
 # ---- hardware counters
 
 
-def by_counters(look: Look) -> Looked:
+def by_counters(look: ProfileLook) -> Looked:
     """Every launch in few passes, then the longest in those that its limit asks for."""
     program = look.program or ((str(found),) if (found := cuda_tool(_PROGRAM)) else ())
     if not program:
@@ -103,7 +105,7 @@ def by_counters(look: Look) -> Looked:
 
 
 def _deeper(
-    look: Look, program: Sequence[str], launch: Counted, *, number: int, known: KernelProfile
+    look: ProfileLook, program: Sequence[str], launch: Counted, *, number: int, known: KernelProfile
 ) -> tuple[KernelProfile, tuple[Advice, ...], str]:
     """The longest kernel once more, with the sections of the question; as it was, with why, where that fails."""
     question = look.question if look.question != "auto" else _ASKED.get(known.limit, "latency")
@@ -117,7 +119,9 @@ def _deeper(
     return limits.by_counters(again[0], times=known.times, hot=hot), advice, ""
 
 
-def _launches(look: Look, program: Sequence[str], wanted: Wanted, report: Path) -> tuple[tuple[Counted, ...], str]:
+def _launches(
+    look: ProfileLook, program: Sequence[str], wanted: Wanted, report: Path
+) -> tuple[tuple[Counted, ...], str]:
     started = time.monotonic()
     ran = profiled_run(program, wanted, look.job.folder, report, setup=look.job.setup, limit_s=LIMIT_S)
     found = counters.counted(page(program, report, "raw")) if report.exists() else ()
@@ -151,15 +155,15 @@ def _alike(launches: Sequence[Counted]) -> list[list[Counted]]:
 # ---- without counters
 
 
-def by_launches(spent: Sequence[wire.Spent], call: Call) -> tuple[KernelProfile, ...]:
+def by_launches(spent: Sequence[wire.SpentClocks], call: ProfiledCall) -> tuple[KernelProfile, ...]:
     """Kernels as torch's profiler saw them, those of one name and shape together."""
-    groups: dict[object, list[wire.Spent]] = {}
+    groups: dict[object, list[wire.SpentClocks]] = {}
     for one in spent:
         groups.setdefault((one.name, one.ctas, one.threads), []).append(one)
     return tuple(limits.by_launches(group, call) for group in groups.values())
 
 
-def by_code(look: Look, device: Device) -> Looked:
+def by_code(look: ProfileLook, device: Device) -> Looked:
     """The machine code that the candidate compiles when it is run: what its kernels take, and their instructions where
     nvdisasm is installed."""
     job = look.job
@@ -178,7 +182,7 @@ def by_code(look: Look, device: Device) -> Looked:
     return Looked(tuple(limits.by_code(code, device) for code in found), (), note)
 
 
-def code_in(folder: Path) -> tuple[Code, ...]:
+def code_in(folder: Path) -> tuple[SourceCode, ...]:
     """The kernels whose machine code lies in a candidate's folder, in cubins and in objects that the DSL exported. What
     is neither is passed over."""
     listings = "\n".join(p.read_text(errors="replace") for p in sorted((folder / LISTINGS).glob("*.sass")))
@@ -191,7 +195,7 @@ def code_in(folder: Path) -> tuple[Code, ...]:
         except (ValueError, OSError):
             continue
         found += [
-            Code(
+            SourceCode(
                 name=k.name, registers=k.registers, local_bytes=k.local_bytes, shared_bytes=k.shared_bytes,
                 mix=mix.get(k.name, ()),
             )

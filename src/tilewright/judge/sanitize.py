@@ -25,7 +25,7 @@ LIMIT_S = 60.0  # for one tool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class SanitizerJob:
     """A candidate and a case, whose tensors were recorded in `folder` (judge.candidate_process.rerun.RECORDED).
     `environment`: variables that the problem reads, name and value of each."""
 
@@ -64,13 +64,13 @@ def lack(smallest: wire.Described, target: Target) -> str:
     return ""
 
 
-def watched(job: Job, *, target: Target, say: Callable[[str], None]) -> Sanitized | Failure:
+def watched(job: SanitizerJob, *, target: Target, say: Callable[[str], None]) -> Sanitized | Failure:
     """By the tool that the target has."""
     job = replace(job, device=target)
     return sanitize(job, say=say) if target == "cuda" else fenced(job, say=say)
 
 
-def sanitize(job: Job, *, say: Callable[[str], None], program: Sequence[str] = ()) -> Sanitized | Failure:
+def sanitize(job: SanitizerJob, *, say: Callable[[str], None], program: Sequence[str] = ()) -> Sanitized | Failure:
     """Run every tool; the first error in a kernel of the candidate's own is its Failure. A tool that can't be run here,
     or not to the end, is a note: that is no fault of the candidate's."""
     refused = lay_out(job.candidate, job.folder / "candidate")
@@ -95,7 +95,7 @@ def sanitize(job: Job, *, say: Callable[[str], None], program: Sequence[str] = (
     return Sanitized(clean=tuple(clean), notes=tuple(notes))
 
 
-def fenced(job: Job, *, say: Callable[[str], None]) -> Sanitized | Failure:
+def fenced(job: SanitizerJob, *, say: Callable[[str], None]) -> Sanitized | Failure:
     """Run it on the CPU between pages that can't be touched: who dies of that reads or writes out of bounds. What is
     less than 64 bytes beyond a tensor whose size is no multiple of that, and what is read beyond memory of the
     candidate's own, is not seen."""

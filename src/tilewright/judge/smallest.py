@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .check.check import Refused
+from .check.check import RefusedByCheck
 from .client import CellFault
-from .rooms import Case
+from .memories import Case
 
 _MOST = 3  # cases
 _MOST_OF_A_SUMMARY = 200
 
 
 def narrowed(
-    refused: Refused, failed: Case, others: Sequence[Case], *, tried: Callable[[Case], None],
+    refused: RefusedByCheck, failed: Case, others: Sequence[Case], *, tried: Callable[[Case], None],
     ours: Callable[[CellFault], bool],
-) -> Refused:  # fmt: skip
+) -> RefusedByCheck:  # fmt: skip
     """The refusal of the case that failed, and in its excerpt what becomes of the others, the smallest first: `tried`
     checks one. A fault that is ours is raised."""
     told, smallest = [], failed
@@ -24,7 +24,7 @@ def narrowed(
             tried(case)
             told.append(f"case {case.number} (inputs of {_shapes(case)}): right")
             continue
-        except Refused as other:
+        except RefusedByCheck as other:
             found = f"{other.failure.reason.replace('_', ' ')}: {other.failure.summary}"
         except CellFault as fault:
             if ours(fault):
@@ -37,7 +37,9 @@ def narrowed(
         return refused
     told.append(f"the smallest that fails is case {smallest.number} (inputs of {_shapes(smallest)})")
     failure = refused.failure
-    return Refused(failure.reason, failure.summary, "\n".join([*([failure.excerpt] if failure.excerpt else []), *told]))
+    return RefusedByCheck(
+        failure.reason, failure.summary, "\n".join([*([failure.excerpt] if failure.excerpt else []), *told])
+    )
 
 
 def _size(case: Case) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ..facts.errors import HarnessError
 from ..facts.problem import Target
 from .client import Cell
-from .memory.room import try_arena
+from .memory.case_memory import try_arena
 
 _MEMORY_PAUSE_S = 1.0
 _MEMORY_LIMIT_S = 60.0  # for a candidate of another judge that holds all of a GPU's memory to be found out

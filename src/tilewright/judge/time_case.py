@@ -13,9 +13,9 @@ from ..facts.errors import SickDevice, TooBusy
 from ..facts.outcome import Checked, Launches, Phase, Timed
 from .check.check import Check, concluded
 from .client import Cell, CellFault
+from .memory.case_memory import CaseMemory
 from .memory.evictor import Evictor
 from .memory.peak import peak_bytes
-from .memory.room import Room
 from .memory.sizes import evicts_all, flush_bytes
 from .memory.stirring import Stirring
 from .opened import OpenProblem
@@ -25,7 +25,7 @@ from .stations import Stations
 from .timing import measure as timing
 from .timing.calls import Caller
 from .timing.fresh import Fresh, check_fresh
-from .timing.interleave import Player, Redraw, Table
+from .timing.interleave import BurstSchedule, TimedSubject, TurnRedraw
 from .timing.phases import measure_phases
 from .timing.slope import check_slope
 from .timing.turns import check_turns
@@ -51,7 +51,7 @@ class CaseTiming:
     """One candidate in one room, beside its baselines. `check` has the candidate in hand."""
 
     opened: OpenProblem
-    room: Room
+    memory: CaseMemory
     check: Check
     compiled: Cell | None
     stations: Stations
@@ -99,52 +99,57 @@ class CaseTiming:
         return self.gauge.starved(comes_and_goes=self.check.cell.usage.comes_and_goes)
 
     def _run(self, checked: Checked, notes: Sequence[str]) -> Timed:
-        cell, work = self.check.cell, self.room.described.work
+        cell, work = self.check.cell, self.memory.described.work
         machine, effort, target = self.opened.machine, self.opened.options.effort, self.opened.problem.target
-        table = self.table()
-        look = self.verified.look(table)
+        schedule = self.schedule()
+        look = self.verified.look(schedule)
         with self._station("until processes rest"):
-            timing.rest(dict.fromkeys(p.cell for p in table.players), longest_s=effort.rest_s)
+            timing.rest(dict.fromkeys(p.cell for p in schedule.subjects), longest_s=effort.rest_s)
         self.gauge.begin()
         cell.usage.watch_members()
         if machine.under_load:
             self.check.findings.note("the machine's peaks were measured under load: the floor may be too high")
         before = device_state(target)
         with self._station("timing"):
-            timing.measure(table, table.players[0], effort=effort, look=look)
+            timing.measure(schedule, schedule.subjects[0], effort=effort, look=look)
         after = device_state(target)  # at once: clocks and heat of the load, not of what follows
         if why := sickness(before, after):
             raise SickDevice(f"{machine.device}: {why}")
         with self._station("warm caches, clock check"):
-            timing.measure_warm(table, table.players[0], effort=effort, look=look)
-            timing.check_quiet(table)
-            beside_ns = self._beside_ns(table)
-            unseen = timing.check_clock(table, table.players[0], table.players[1])
+            timing.measure_warm(schedule, schedule.subjects[0], effort=effort, look=look)
+            timing.check_quiet(schedule)
+            beside_ns = self._beside_ns(schedule)
+            unseen = timing.check_clock(schedule, schedule.subjects[0], schedule.subjects[1])
         with self._station("calls in a row"):
-            verify = partial(self.verified.verify_row, table)
-            row_excess = check_slope(table, table.players[0], table.players[1], look=verify)
+            verify = partial(self.verified.verify_row, schedule)
+            row_excess = check_slope(schedule, schedule.subjects[0], schedule.subjects[1], look=verify)
         fresh: Fresh | None = None
-        if self.room.described.inputs:
+        if self.memory.described.inputs:
             with self._station("new contents"):
                 fresh = check_fresh(
-                    table, table.players[0], table.players[1], renew=self.verified.renew, look=look, quick=look
-                )  # fmt: skip
+                    schedule,
+                    schedule.subjects[0],
+                    schedule.subjects[1],
+                    renew=self.verified.renew,
+                    look=look,
+                    quick=look,
+                )
         phases: tuple[Phase, ...] = ()
-        if self.room.described.gradients.outputs:
+        if self.memory.described.gradients.outputs:
             with self._station("forward and backward apart"):
-                phases = measure_phases(table, ours=OURS, names=(OURS, EAGER, COMPILE), rounds=effort.min_rounds)
+                phases = measure_phases(schedule, ours=OURS, names=(OURS, EAGER, COMPILE), rounds=effort.min_rounds)
         counted = cell.ask(wire.CountFallbacks(), wire.Fallbacks, limit_s=30.0)
         for note in notes:
             self.check.findings.note(note)
         with self._station("whose kernels"):
             seen = self._profile()
-            peaks = self._peaks(table.players)
+            peaks = self._peaks(schedule.subjects)
         checked = replace(
             concluded(checked.built, self.check.findings, counted.counts),
             time_shares=shares(seen.spent, target),
         )
-        table.bursts[OURS] = [tuple(ns + beside_ns for ns in burst) for burst in table.bursts[OURS]]
-        timed = timing.summarise(checked, table, ours=OURS, machine=machine, work=work)
+        schedule.bursts[OURS] = [tuple(ns + beside_ns for ns in burst) for burst in schedule.bursts[OURS]]
+        timed = timing.summarise(checked, schedule, ours=OURS, machine=machine, work=work)
         mine = timed.time(OURS)
         assert mine is not None
         timing.check_floor(machine, work, mine)
@@ -155,9 +160,11 @@ class CaseTiming:
             launches=Launches(count=seen.launches, cost_ns=seen.launch_ns) if seen.launches else None,
         )  # fmt: skip
 
-    def _beside_ns(self, table: Table) -> float:
+    def _beside_ns(self, schedule: BurstSchedule) -> float:
         """What the candidate does between its calls, beyond eager: it is made a part of its calls."""
-        added_ns = check_turns(table, table.players[0], table.players[1], threads=self.check.cell.plan.threads)
+        added_ns = check_turns(
+            schedule, schedule.subjects[0], schedule.subjects[1], threads=self.check.cell.plan.threads
+        )
         if added_ns:
             self.check.findings.note(
                 f"between its calls it works for {added_ns / 1e3:.0f} us beyond what eager's process does there: that "
@@ -172,53 +179,55 @@ class CaseTiming:
             yield
         self.gauge.look()
 
-    def table(self) -> Table:
-        """All players before slots that are filled: ours, eager, eager again, torch.compile where there is one."""
+    def schedule(self) -> BurstSchedule:
+        """All subjects before slots that are filled: ours, eager, eager again, torch.compile where there is one."""
         self.verified.fill()
-        ours = Player(OURS, self.check.cell, moved=self.check.state.moved, attributes=self.check.state.attributes)
-        players = [ours, *(player_of(self.room, name, self.opened.reference) for name in (EAGER, timing.AA))]
-        players += [player_of(self.room, COMPILE, self.compiled)] if self.compiled is not None else []
-        inputs = self.room.inputs(0)
-        stirring = Stirring(inputs, slots=self.room.pool, rng=self.opened.rng)
+        ours = TimedSubject(OURS, self.check.cell, moved=self.check.state.moved, attributes=self.check.state.attributes)
+        subjects = [ours, *(subject_of(self.memory, name, self.opened.reference) for name in (EAGER, timing.AA))]
+        subjects += [subject_of(self.memory, COMPILE, self.compiled)] if self.compiled is not None else []
+        inputs = self.memory.inputs(0)
+        stirring = Stirring(inputs, slots=self.memory.pool, rng=self.opened.rng)
         if not stirring.changes_rows:
             self.check.findings.note("inputs of this structure can't be stirred: timed calls saw few sets of contents")
-        evictor = Evictor(flush_bytes(self.opened.machine), self.room.device)
+        evictor = Evictor(flush_bytes(self.opened.machine), self.memory.device)
         if not evicts_all(evictor.flush_bytes, self.opened.machine):
             self.check.findings.note(
                 "memory is too short to evict all of the caches: some timed calls may find them warm"
             )
         calls = Caller(
-            self.room, self.opened.rng, evictor=evictor, stirring=stirring,
-            row_stirring=Stirring(inputs, slots=self.room.slots, rng=self.opened.rng),
+            self.memory, self.opened.rng, evictor=evictor, stirring=stirring,
+            row_stirring=Stirring(inputs, slots=self.memory.slots, rng=self.opened.rng),
         )  # fmt: skip
-        return Table(
-            calls, players=players, fresh=self.verified.draw_anew,
-            redraw=Redraw(change=self.verified.redraw, calm=self.check.state.put_back), watched=self.check.cell,
-            most_calls=min(self.opened.options.effort.most_calls, max(self.room.pool, _FEWEST_CALLS)),
+        return BurstSchedule(
+            calls, subjects=subjects, fresh=self.verified.draw_anew,
+            redraw=TurnRedraw(change=self.verified.redraw, calm=self.check.state.put_back), watched=self.check.cell,
+            most_calls=min(self.opened.options.effort.most_calls, max(self.memory.pool, _FEWEST_CALLS)),
         )  # fmt: skip
 
-    def _peaks(self, players: Sequence[Player]) -> tuple[tuple[str, int], ...]:
+    def _peaks(self, subjects: Sequence[TimedSubject]) -> tuple[tuple[str, int], ...]:
         """Memory at the peak of one call, by implementation, where it can be had."""
-        request = wire.Peak(args=self.room.described.args, inputs=self.room.slot(0))
-        others = [p for p in players if p.name != timing.AA]
-        found = ((p.name, peak_bytes(p.cell, request, limit_s=self.room.limits.call_s)) for p in others)
+        request = wire.Peak(args=self.memory.described.args, inputs=self.memory.slot(0))
+        others = [p for p in subjects if p.name != timing.AA]
+        found = ((p.name, peak_bytes(p.cell, request, limit_s=self.memory.limits.call_s)) for p in others)
         return tuple((name, size) for name, size in found if size >= 0)
 
     def _profile(self) -> wire.Profiled:
         """What a call spends its time in. Comes last: a profiler may slow down what follows it. That it fails
         says nothing of the candidate."""
-        request = wire.Profile(args=self.room.described.args, inputs=self.room.slot(0))
+        request = wire.Profile(args=self.memory.described.args, inputs=self.memory.slot(0))
         try:
-            return self.check.cell.ask(request, wire.Profiled, limit_s=self.room.limits.call_s)
+            return self.check.cell.ask(request, wire.Profiled, limit_s=self.memory.limits.call_s)
         except CellFault as fault:
             self.check.findings.note(f"whose kernels the time is spent in was not seen: {fault.summary}")
             return wire.Profiled(spent=())
 
 
-def player_of(room: Room, name: str, cell: Cell) -> Player:
+def subject_of(memory: CaseMemory, name: str, cell: Cell) -> TimedSubject:
     """A cell that runs the module itself."""
-    described = room.described
-    return Player(name, cell, moved=described.mutated_state, attributes=tuple(a.name for a in described.attributes))
+    described = memory.described
+    return TimedSubject(
+        name, cell, moved=described.mutated_state, attributes=tuple(a.name for a in described.attributes)
+    )
 
 
 def _of_others(strain: Strain) -> str:

@@ -14,17 +14,17 @@ from . import sanitize as sanitizing
 from .build.build import build, failure
 from .candidate_process.rerun import RECORDED
 from .capture import captured
-from .check.check import Refused
+from .check.check import RefusedByCheck
 from .check.plan import secret
 from .client import Cell, CellFault
 from .discover import LookedInto, looked_into
 from .inspect import of_the_cpu, seen, summed
-from .memory.sizes import check_room_sizes
+from .memories import Case
+from .memory.sizes import check_memory_sizes
 from .opened import OpenProblem
-from .profile.limits import Call
-from .profiles import Look, diagnosed, lack
-from .rooms import Case
-from .seats import fill, seat
+from .prepare import fill, seat
+from .profile.limits import ProfiledCall
+from .profiles import ProfileLook, diagnosed, lack
 from .wire import messages as wire
 
 
@@ -48,19 +48,19 @@ def inspected(opened: OpenProblem, candidate: Candidate | None, question: Questi
 def _profiled(opened: OpenProblem, cell: Cell) -> wire.Profiled:
     opened.cells.spares.settle()
     case = opened.cases[0]
-    with opened.turns.turn("profiling"), opened.rooms.room(case, sizes=check_room_sizes) as room:
+    with opened.turns.turn("profiling"), opened.memories.memory(case, sizes=check_memory_sizes) as memory:
         if cell is opened.reference:
-            fill(room, secret(opened.rng))
+            fill(memory, secret(opened.rng))
         else:
-            seat(opened.check(room, cell, case), construct_seed=case.seed, seed=secret(opened.rng))
-        return seen(cell, room)
+            seat(opened.check(memory, cell, case), construct_seed=case.seed, seed=secret(opened.rng))
+        return seen(cell, memory)
 
 
 def _told(opened: OpenProblem, found: wire.Profiled, candidate: Candidate | None, question: Question) -> Inspected:
     target, case = opened.problem.target, opened.cases[0]
     launches = Launches(count=found.launches, cost_ns=found.launch_ns) if found.launches else None
     told = summed(found.spent, target=target, launches=launches)
-    call = Call(opened.machine, case.described.work, max(told.ns, 1.0))
+    call = ProfiledCall(opened.machine, case.described.work, max(told.ns, 1.0))
     if target == "cpu":
         return of_the_cpu(told, call)
     why = lack(case.described)
@@ -71,7 +71,9 @@ def _told(opened: OpenProblem, found: wire.Profiled, candidate: Candidate | None
         opened.cells.folder("profile") as folder, opened.cells.folder("reports") as reports,
         opened.turns.turn("profiling"),
     ):  # fmt: skip
-        look = Look(job=_job(opened, candidate, case, folder), reports=reports, question=question, say=opened.say)
+        look = ProfileLook(
+            job=_job(opened, candidate, case, folder), reports=reports, question=question, say=opened.say
+        )
         return replace(told, diagnosis=diagnosed(look, found.spent, call, launches))
 
 
@@ -99,11 +101,11 @@ def _graph_captured(opened: OpenProblem, cell: Cell) -> Captured | Failure:
     case, found = opened.cases[0], None
     opened.cells.spares.settle()
     try:
-        with opened.turns.turn("CUDA graphs"), opened.rooms.room(case, sizes=check_room_sizes) as room:
-            check = opened.check(room, cell, case)
+        with opened.turns.turn("CUDA graphs"), opened.memories.memory(case, sizes=check_memory_sizes) as memory:
+            check = opened.check(memory, cell, case)
             seat(check, construct_seed=case.seed, seed=secret(opened.rng))
             found = captured(check, opened.reference, machine=opened.machine, rng=opened.rng)
-    except Refused as refused:
+    except RefusedByCheck as refused:
         return refused.failure
     except CellFault as fault:
         if fault.source == cell.plan.name:
@@ -116,19 +118,19 @@ def _graph_captured(opened: OpenProblem, cell: Cell) -> Captured | Failure:
 def look_into(opened: OpenProblem) -> LookedInto | None:
     """What the first case spends its time in; see `discover.looked_into`."""
     seed = secret(opened.rng)
-    with opened.turns.turn("discovering"), opened.rooms.room(opened.cases[0], sizes=check_room_sizes) as room:
+    with opened.turns.turn("discovering"), opened.memories.memory(opened.cases[0], sizes=check_memory_sizes) as memory:
         return looked_into(
-            opened.problem, room=room, reference=opened.reference, machine=opened.machine, seed=seed, say=opened.say
+            opened.problem, memory=memory, reference=opened.reference, machine=opened.machine, seed=seed, say=opened.say
         )
 
 
-def _job(opened: OpenProblem, candidate: Candidate, case: Case, folder: Path) -> sanitizing.Job:
+def _job(opened: OpenProblem, candidate: Candidate, case: Case, folder: Path) -> sanitizing.SanitizerJob:
     """What judge.candidate_process.rerun is to run; what the candidate is called with lies in the folder then."""
-    with opened.rooms.room(case, sizes=check_room_sizes) as room:
-        room.state.take()
-        room.draw(0, family="own", seed=secret(opened.rng))
-        room.record(0, folder / RECORDED)
-    return sanitizing.Job(
+    with opened.memories.memory(case, sizes=check_memory_sizes) as memory:
+        memory.state.take()
+        memory.draw(0, family="own", seed=secret(opened.rng))
+        memory.record(0, folder / RECORDED)
+    return sanitizing.SanitizerJob(
         candidate=candidate, described=case.described, folder=folder, seed=case.seed,
         environment=opened.problem.environment,
     )  # fmt: skip

@@ -12,17 +12,17 @@ from ..facts.candidate import Candidate
 from ..facts.outcome import Failure, PointTime, Tuned
 from ..facts.space import Point
 from .build.build import build, failure
-from .check.check import Check, Refused
+from .check.check import Check, RefusedByCheck
 from .check.plan import Trial, secret
 from .client import Cell, CellFault
+from .memory.case_memory import CaseMemory
 from .memory.evictor import Evictor
-from .memory.room import Room
-from .memory.sizes import check_room_sizes, flush_bytes
+from .memory.sizes import check_memory_sizes, flush_bytes
 from .opened import OpenProblem, is_ours
-from .time_case import EAGER, OURS, player_of
+from .time_case import EAGER, OURS, subject_of
 from .timing.calls import Caller
-from .timing.interleave import Player, Table
-from .timing.sweep import Contender, one_each, sweep
+from .timing.interleave import BurstSchedule, TimedSubject
+from .timing.sweep import TunedSubject, one_each, sweep
 from .wire import messages as wire
 
 
@@ -57,9 +57,9 @@ def _tuned_in(
         opened.cells.baseline.settle()  # its compiler would share the processors with what is timed
     opened.cells.spares.settle()
     case = opened.cases[0]
-    with opened.turns.turn("tuning"), opened.rooms.room(case, sizes=check_room_sizes) as room:
+    with opened.turns.turn("tuning"), opened.memories.memory(case, sizes=check_memory_sizes) as memory:
         opened.patience.begin()
-        return _Tuning(opened, room, opened.check(room, cell, case), pattern, trying).run(points)
+        return _Tuning(opened, memory, opened.check(memory, cell, case), pattern, trying).run(points)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,29 +67,29 @@ class _Tuning:
     """One candidate in one room, beside eager. `check` has the candidate in hand."""
 
     opened: OpenProblem
-    room: Room
+    memory: CaseMemory
     check: Check
     pattern: str
     trying: list[Point]
 
     def run(self, points: Sequence[Point]) -> tuple[PointTime, ...]:
-        opened, room, check = self.opened, self.room, self.check
-        room.admit(check.cell)
+        opened, memory, check = self.opened, self.memory, self.check
+        memory.admit(check.cell)
         check.state.construct(opened.cases[0].seed)
-        room.state.take()
+        memory.state.take()
         check.state.load()
         inputs, draws = secret(opened.rng), secret(opened.rng)
         trial = Trial(case=check.case, family="own", seed=inputs, redraw=0, draws=draws)
-        room.draw(0, family="own", seed=trial.seed)
-        check.usable(trial, room.truths.run(0, seed=trial.draws).exact)
-        for slot in range(room.slots):
-            room.place(0, slot)
-        evictor = Evictor(flush_bytes(opened.machine), room.device)
-        table = Table(Caller(room, opened.rng, evictor=evictor), players=[])
+        memory.draw(0, family="own", seed=trial.seed)
+        check.usable(trial, memory.truths.run(0, seed=trial.draws).exact)
+        for slot in range(memory.slots):
+            memory.place(0, slot)
+        evictor = Evictor(flush_bytes(opened.machine), memory.device)
+        schedule = BurstSchedule(Caller(memory, opened.rng, evictor=evictor), subjects=[])
         opened.patience.require("tuning", comes_and_goes=check.cell.usage.comes_and_goes)
-        ours = Player(OURS, check.cell, moved=check.state.moved, attributes=check.state.attributes)
-        anchor = player_of(room, EAGER, opened.reference)
-        return sweep(table, Contender(ours, anchor, partial(self._set_point, trial)), points)
+        ours = TimedSubject(OURS, check.cell, moved=check.state.moved, attributes=check.state.attributes)
+        anchor = subject_of(memory, EAGER, opened.reference)
+        return sweep(schedule, TunedSubject(ours, anchor, partial(self._set_point, trial)), points)
 
     def _set_point(self, trial: Trial, point: Point) -> str:
         """Configure the candidate and, where the point is set for the first time, verify one call; why the point does
@@ -98,11 +98,11 @@ class _Tuning:
         self.trying.append(point)
         try:
             request = wire.Configure(pattern=self.pattern, knobs=json.dumps(dict(point)))
-            check.cell.do(request, limit_s=self.room.limits.call_s)
+            check.cell.do(request, limit_s=self.memory.limits.call_s)
             if not known:
                 check.call(tag=0, slot=0, place=0, seed=trial.draws)
                 check.compare(trial, 0)
-        except Refused as refused:
+        except RefusedByCheck as refused:
             return f"{refused.failure.reason}: {refused.failure.summary}"[:500]
         except CellFault as fault:
             if is_ours(fault, check.cell) or not check.cell.alive:

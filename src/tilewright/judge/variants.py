@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ..facts.problem import Problem
 from .check import hidden
 from .client import Cell, CellFault
-from .rooms import Case
+from .memories import Case
 from .wire import messages as wire
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .contents import (  # fmt: skip
+from .contents import (
     CHANGING,
     EMPTY_CELL,
     PLAIN_VALUES,
@@ -69,7 +69,7 @@ class Survey:
     several. `modes`: whether code asks if gradients are on. `refusal`: why no fused call may stand for this module, ""
     where one may.
 
-    The root's own dictionary never enters: it holds whoever holds the survey. `ROOT` stands for it."""
+    The root's own dictionary never takes_prologue: it holds whoever holds the survey. `ROOT` stands for it."""
 
     ROOT: Mapping[str, Any] = types.MappingProxyType({})
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from tilewright.facts.discovery import Named, Step
-from tilewright.facts.pattern import Bind, Pattern, Site
+from tilewright.facts.discovery import Named, StatementOfGraph
+from tilewright.facts.pattern import Bind, Match, Pattern
 from tilewright.ir.graph import SOURCES, TRACED, VIEWS, Call, Graph, Node, Ref, Struct, Template
 from tilewright.ir.program import Program
 
@@ -46,7 +46,7 @@ class Placed:
 class _Unit:
     """One line to be: it gives some values and needs others."""
 
-    what: Node | Call | Placed | tuple[Pattern, Site]
+    what: Node | Call | Placed | tuple[Pattern, Match]
     gives: tuple[str, ...]
     needs: tuple[str, ...]
 
@@ -83,7 +83,7 @@ class PlainSteps:
     the module's, or forgets one, is nobody's. `values`: what has a node's value while it is there."""
 
     parameters: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[StatementOfGraph, ...]
     values: tuple[Named, ...]
 
 
@@ -107,10 +107,10 @@ class _Writer:
         self.nodes = {n.name: n for n in graph.nodes}
         self.calls = {c.name: c for c in graph.calls}
         self.position = {n.name: i for i, n in enumerate(graph.nodes)}
-        self.sites = {b.node: (p, s) for p in patterns for s in p.sites if self._is_here(s) for b in s.outputs}
+        self.matches = {b.node: (p, s) for p in patterns for s in p.matches if self._is_here(s) for b in s.outputs}
         self.placed = {node: p for p in placed for node in p.gives}
         # Calls of which some part, but not the result, comes out of a kernel: what is left is run part by part.
-        self.opened = {self.nodes[name].origin for name in (*self.sites, *self.placed)}
+        self.opened = {self.nodes[name].origin for name in (*self.matches, *self.placed)}
         self.parameters = tuple(_parameter(a, self.nodes, f"argument{i}") for i, a in enumerate(graph.arguments))
         self.names: dict[str, str] = {}  # expressions of the values at hand
         self.tensors: list[str] = []  # and of those in the arguments
@@ -141,21 +141,21 @@ class _Writer:
                         conditions=tuple(conditions), body=tuple(self.body), used=tuple(self.used),
                         tensors=tuple(self.tensors), free=self.free, traced=self.traced)  # fmt: skip
 
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[StatementOfGraph, ...]:
         """See plain_steps."""
         self._accepted()
         kept = {*self.graph.outputs, *(u.value for u in self.graph.updates)}
         order = self._ordered(self._units(kept))
         gone_after = self._gone(order, kept)
-        steps: list[Step] = []
+        steps: list[StatementOfGraph] = []
         for i, unit in enumerate(order):
             start = len(self.body)
             self._emit(unit)
             assert isinstance(unit.what, Call | Node)
             call = unit.what.name if isinstance(unit.what, Call) else unit.what.origin
-            steps += [Step(call=call, text=line) for line in self.body[start:]]
+            steps += [StatementOfGraph(call=call, text=line) for line in self.body[start:]]
             if gone := gone_after(i):
-                steps.append(Step(call="", text="del " + ", ".join(self.names[n] for n in gone)))
+                steps.append(StatementOfGraph(call="", text="del " + ", ".join(self.names[n] for n in gone)))
         return tuple(steps)
 
     def _accepted(self) -> list[str]:
@@ -197,8 +197,8 @@ class _Writer:
                     return False
         return bool(free)
 
-    def _is_here(self, site: Site) -> bool:
-        """Whether a site stands in this graph, and not in another that has some of its values for inputs."""
+    def _is_here(self, site: Match) -> bool:
+        """Whether a match stands in this graph, and not in another that has some of its values for inputs."""
         return all(n in self.nodes and self.nodes[n].op != "input" for n in site.nodes)
 
     def _conditions(self, order: Sequence[_Unit]) -> list[str]:
@@ -286,8 +286,8 @@ class _Writer:
         if name in self.placed:
             there = self.placed[name]
             return _Unit(what=there, gives=there.gives, needs=tuple(dict.fromkeys(there.takes)))
-        if name in self.sites:
-            pattern, site = self.sites[name]
+        if name in self.matches:
+            pattern, site = self.matches[name]
             return _Unit(what=(pattern, site), gives=tuple(b.node for b in site.outputs),
                          needs=tuple(b.node for b in site.operands))  # fmt: skip
         node = self.nodes[name]
@@ -299,7 +299,7 @@ class _Writer:
         return _Unit(what=node, gives=(name,), needs=tuple(dict.fromkeys(node.sources)))
 
     def _of_call(self, call: Call) -> _Unit:
-        gives = tuple(dict.fromkeys(r for r in call.results if r and r not in self.sites and r not in self.placed))
+        gives = tuple(dict.fromkeys(r for r in call.results if r and r not in self.matches and r not in self.placed))
         return _Unit(what=call, gives=gives, needs=tuple(dict.fromkeys(call.sources)))
 
     def _ordered(self, units: Sequence[_Unit]) -> list[_Unit]:
@@ -369,7 +369,7 @@ class _Writer:
             sources = [self.nodes[s] for s in node.sources]
             self.body.append(f"{self._name(node.name)} = {expression(node, sources, args, self._device())}")
 
-    def _emit_site(self, pattern: Pattern, site: Site) -> None:
+    def _emit_site(self, pattern: Pattern, site: Match) -> None:
         self.used[pattern.id] = None
         operands = [self._operand(bind, spec.shape)
                     for bind, spec in zip(site.operands, pattern.program.operands, strict=True)]  # fmt: skip

@@ -150,7 +150,9 @@ class _Parts:
     @property
     def lines(self) -> list[str]:
         """What is realised, for a reader."""
-        found = [f"{p.id}: {p.title} ({p.kind} over {p.program.domain}, {len(p.sites)} place(s))" for p in self.chosen]
+        found = [
+            f"{p.id}: {p.title} ({p.kind} over {p.program.domain}, {len(p.matches)} place(s))" for p in self.chosen
+        ]
         theirs = [(c.pattern, c.written) for c in self.written if c.written is not None]
         found += [f"{name}: {w.title} (written for it, {len(w.regions)} place(s))" for name, w in theirs]
         return found + ([f"{INDUCTOR}: all else, by torch.compile in mode {self.mode}"] if self.mode else [])

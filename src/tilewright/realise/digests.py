@@ -28,7 +28,12 @@ def skeleton_digests(target: Target) -> tuple[tuple[str, str], ...]:
 
 
 def _in(folder: Traversable) -> Iterable[Traversable]:
-    return (f for f in folder.iterdir() if f.name.endswith((".py", ".h")) and f.name not in _LOOK_ON)
+    """Its files, and those of its folders but `gemm`."""
+    for file in folder.iterdir():
+        if file.is_dir() and file.name not in ("gemm", "__pycache__"):
+            yield from _in(file)
+        elif file.name.endswith((".py", ".h")) and file.name not in _LOOK_ON:
+            yield file
 
 
 def _digest(sources: Iterable[Traversable]) -> str:

@@ -63,3 +63,20 @@ def copied(paths: Sequence[str]) -> tuple[SourceFile, ...]:
         SourceFile(path=f"tilewright_kernels/{path}", text=root.joinpath(path).read_text(encoding="utf-8"))
         for path in paths
     )
+
+
+# What compiles and looks on is no candidate's, and what a module is guarded by comes with every candidate.
+_NOT_CARRIED = (
+    "ahead.py", "compiled.py", "contents.py", "cubin.py", "demand.py", "guards.py", "nvcc.py", "survey.py",
+)  # fmt: skip
+
+
+def carried(folders: Sequence[str]) -> tuple[SourceFile, ...]:
+    """The skeletons of folders of `kernels/` ("" is that itself), those below left out, as `copied` has them."""
+    root = files("tilewright.kernels")
+    return copied([
+        f"{folder}/{name}".lstrip("/")
+        for folder in folders
+        for name in sorted(file.name for file in root.joinpath(folder).iterdir())
+        if name.endswith(".py") and name not in _NOT_CARRIED
+    ])  # fmt: skip

@@ -1,7 +1,8 @@
 """Strength reduction for CUDA: what costs many instructions an element gives way to what costs few and is as right.
 
 - A division by what a whole row shares becomes two multiplications by its inverse, which the row computes once in two
-  parts: to the same accuracy as a division (`quotient` of `kernels/cuda/math.py`; `approx_quotient` in one part).
+  parts: to the same accuracy as a division (`quotient` of `kernels/cuda/common/math.py`; `approx_quotient` in one
+  part).
 - An element's share of a softmax, exp(x - maximum) / sum, is found among what is computed: where a row stays in
   registers, its exponentials need not be taken again (`shares.py` of the skeletons).
 - A position is compared with what a row holds in 32 bits, not in 64.
@@ -152,7 +153,7 @@ def _divided_once(program: Program, exact: set[str]) -> Program:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shares:
+class SoftmaxShares:
     """The value `name` of `plan.final` is the share of each element in reduction number `reduction` of sweep `sweep`;
     `final` are the statements that are needed beside it. `exact`: it is wanted in fp32's accuracy."""
 
@@ -163,7 +164,7 @@ class Shares:
     final: tuple[Plain, ...]
 
 
-def shares(plan: Schedule) -> Shares | None:
+def shares(plan: Schedule) -> SoftmaxShares | None:
     """The first share that `plan`, of a program reduced in strength, computes at its end."""
     made = {item.result: item for item in plan.final if isinstance(item, Statement)}
     rows = {item.result: item for p in plan.passes for item in p.rows if isinstance(item, Statement)}
@@ -173,7 +174,7 @@ def shares(plan: Schedule) -> Shares | None:
                 continue
             for item in made.values():
                 if _is_share(item, reduction, made, rows):
-                    return Shares(
+                    return SoftmaxShares(
                         name=item.result, sweep=k, reduction=number, exact=item.op == "quotient",
                         final=_without(item.result, plan),
                     )  # fmt: skip

@@ -86,7 +86,7 @@ def _pointwise(node: Node, args: Sequence[str], device: str) -> str:
 
 
 def _load(node: Node, shape: Sequence[int], arg: str) -> str:
-    """The source `arg`, with its surroundings and in one piece, seen with other strides."""
+    """The source `arg`, with its surroundings and in one subproblem, seen with other strides."""
     reach = [p.span(node.shape) for p in node.at]
     ahead = [max(-low, 0) for low, _ in reach]
     sizes = [max(size, high + 1) + more for size, (_, high), more in zip(shape, reach, ahead, strict=True)]

@@ -2,7 +2,7 @@
 
 from . import words
 from .attempts import attempt_object, attempt_row, ended_object, profile_object, sweep_object
-from .audits import audit_object, audit_table, audits_summary, audits_table, shirks_table
+from .audits import audit_object, audit_table, audits_summary, audits_table, degenerate_table
 from .comparisons import comparison_object, comparison_svg, comparison_tables
 from .curves import AXES, Axis, Curve, compared, curve
 from .discoveries import (
@@ -41,7 +41,7 @@ __all__ = [
     "audit_table",
     "audits_summary",
     "audits_table",
-    "shirks_table",
+    "degenerate_table",
     "discovery_object",
     "discoveries_summary",
     "discoveries_table",

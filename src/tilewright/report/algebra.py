@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..facts.move import Event, Try
 from ..facts.outcome import Failure, Interval, Timed
-from ..facts.run import Brief
+from ..facts.run import SearchContext
 from . import words
 from .ending import Ending
 
@@ -34,11 +34,11 @@ class Algebra:
         return f"algebra, {'used' if self.kept else 'not used'} ({'; '.join(self.steps)}): {', '.join(told)}{refused}"
 
 
-def algebra(brief: Brief, events: Sequence[Event], end: Ending) -> Algebra | None:
-    """Of a run whose module has less work by algebra; None of any other. `brief`: as it stands in the journal."""
-    if not brief.rewritten:
+def algebra(context: SearchContext, events: Sequence[Event], end: Ending) -> Algebra | None:
+    """Of a run whose module has less work by algebra; None of any other. `context`: as it stands in the journal."""
+    if not context.rewritten:
         return None
-    ids = {p.id for m in brief.rewritten for p in m.patterns}
+    ids = {p.id for m in context.rewritten for p in m.patterns}
     best: dict[bool, Interval] = {}
     refused = ""
     for event in events:
@@ -51,7 +51,7 @@ def algebra(brief: Brief, events: Sequence[Event], end: Ending) -> Algebra | Non
         if ratio is not None and (has_it not in best or ratio.mid > best[has_it].mid):
             best[has_it] = ratio
     return Algebra(
-        steps=tuple(dict.fromkeys(step for case in brief.cases for step in case.algebra)), with_it=best.get(True),
+        steps=tuple(dict.fromkeys(step for case in context.cases for step in case.algebra)), with_it=best.get(True),
         without=best.get(False), refused="" if True in best else refused,
         kept=any(choice.pattern in ids for choice in end.recipe),
     )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 from ..facts.move import Event, Stop, Try, Tune
 from ..facts.outcome import Failure, Inspected, Timed, Tuned
 from ..facts.profile import Diagnosis
-from ..facts.run import Brief
+from ..facts.run import SearchContext
 from .objects import summary
 
 # Of the object of `evaluate --json`; what is null or empty in it is left out.
@@ -20,12 +20,12 @@ _LONGEST_NAME = 200
 _MOST_KERNELS = 8
 
 
-def attempt_object(brief: Brief, event: Event, *, number: int) -> dict[str, Any]:
+def attempt_object(context: SearchContext, event: Event, *, number: int) -> dict[str, Any]:
     """The judge's verdict on one candidate: fields as in `evaluate --json`."""
     assert isinstance(event.move, Try)
     accepted = isinstance(event.outcome, Timed)
     stop = Stop(best=event.move.what if accepted else None, why="judged")
-    whole = summary(brief, (event, Event(seq=event.seq + 1, move=stop, outcome=None, wall_s=0.0)), candidate_dir="")
+    whole = summary(context, (event, Event(seq=event.seq + 1, move=stop, outcome=None, wall_s=0.0)), candidate_dir="")
     told = {name: _filled(whole[name]) for name in _TOLD}
     return {"attempt": number, "idea": event.move.why, "state": "accepted" if accepted else "refused"} | {
         name: value for name, value in told.items() if value not in (None, {}, [])

@@ -9,7 +9,7 @@ from ..facts.candidate import Candidate
 from ..facts.move import Event, Try, Within
 from ..facts.outcome import Interval, Timed
 from ..facts.pattern import INDUCTOR, Choice, Recipe
-from ..facts.run import Brief
+from ..facts.run import SearchContext
 from . import words
 from .ending import Ending
 from .parts import inductor_title
@@ -19,8 +19,8 @@ NOT_MEASURED = "not measured"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worth:
-    """`alone`: torch's time over ours on the piece by itself; `without`: the module's time without it over that with
-    it, the best of what may stand in its place there. None: it was not measured. `instead`: patterns that took its
+    """`alone`: torch's time over ours on the subproblem by itself; `without`: the module's time without it over that
+    with it, the best of what may stand in its place there. None: it was not measured. `instead`: patterns that took its
     place then, as kernels of their own; else torch did. `by`: "skeleton", "library", "model" or "inductor"."""
 
     pattern: str
@@ -42,9 +42,9 @@ class WorthRow:
     without: str  # with what took its place, if that was not torch
 
 
-def attribution(brief: Brief, events: Sequence[Event], end: Ending) -> tuple[Worth, ...]:
+def attribution(context: SearchContext, events: Sequence[Event], end: Ending) -> tuple[Worth, ...]:
     """Of the realisations in what is handed over, those of the main case; () where the only one was not measured."""
-    main = {p.id: p.title for m in brief.matched[:1] for p in m.patterns}
+    main = {p.id: p.title for m in context.matched[:1] for p in m.patterns}
     main[INDUCTOR] = inductor_title(end.recipe)
     mine = [c for c in end.recipe if c.written is not None or c.pattern in main]
     found = tuple(
@@ -64,13 +64,13 @@ def _by(choice: Choice) -> str:
     return INDUCTOR if choice.pattern == INDUCTOR else "skeleton"
 
 
-def worth_rows(brief: Brief, events: Sequence[Event], end: Ending) -> tuple[WorthRow, ...]:
+def worth_rows(context: SearchContext, events: Sequence[Event], end: Ending) -> tuple[WorthRow, ...]:
     return tuple(
         WorthRow(
             id=w.pattern, title=w.title, by=w.by, alone=words.times(w.alone) if w.alone else NOT_MEASURED,
             without=_told(w),
         )
-        for w in attribution(brief, events, end)
+        for w in attribution(context, events, end)
     )  # fmt: skip
 
 
@@ -83,7 +83,7 @@ def _told(worth: Worth) -> str:
 def _alone(choice: Choice, events: Sequence[Event]) -> Interval | None:
     """Of the last that was accepted of this kind: a candidate of a model's, or a recipe."""
     for event in reversed(events):
-        if isinstance(event.move, Within) and event.move.piece.name == choice.pattern:
+        if isinstance(event.move, Within) and event.move.subproblem.name == choice.pattern:
             made, outcome = event.move.move, event.outcome
             if isinstance(made, Try) and isinstance(outcome, Timed) and _is_it(choice, made.what):
                 return outcome.ratio("eager")

@@ -10,7 +10,7 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from ..facts.audit import MOST, TOLERANCES, WHOLE, Audit, Shirk
+from ..facts.audit import MOST, TOLERANCES, WHOLE, Audit, DegenerateSolution
 from . import words
 from .objects import Task
 from .ruled import ruled
@@ -25,7 +25,7 @@ def audit_object(audit: Audit) -> dict[str, Any]:
 
 
 def audit_table(audit: Audit) -> Table:
-    """One task: the findings, then the figures of every way to shirk."""
+    """One task: the findings, then the figures of every way to degenerate_solution."""
     verdict = f"[bold {_COLOURS[audit.verdict]}]{audit.verdict}[/]"
     drawn = ruled("", "finding", "figure", "threshold", "what it says", numbers=("figure", "threshold"),
                   title=f"{escape(audit.problem)} on {escape(audit.device)}: {verdict}")  # fmt: skip
@@ -36,13 +36,13 @@ def audit_table(audit: Audit) -> Table:
     return drawn
 
 
-def shirks_table(shirks: Sequence[Shirk]) -> Table:
+def degenerate_table(degenerate_solutions: Sequence[DegenerateSolution]) -> Table:
     """What was tried: share of the allowance (at most 1 is accepted), and the tolerance at which allclose accepts."""
     numbers = ("of the allowance", "there, judged", "error", "allclose from")
     drawn = ruled("less work", "", *numbers, numbers=numbers)
-    for s in shirks:
+    for s in degenerate_solutions:
         judged = "" if s.judged_share is None else _figure(s.judged_share)
-        drawn.add_row(s.kind, escape(s.name), _figure(s.share), judged, _figure(s.norm), _figure(s.loose),
+        drawn.add_row(s.kind, escape(s.name), _figure(s.share), judged, _figure(s.norm), _figure(s.allow_tf32),
                       style="bold" if s.passes else "")  # fmt: skip
     return drawn
 
@@ -92,8 +92,8 @@ def _inside(audited: Sequence[Task]) -> dict[str, int]:
     """Tasks, void ones included, on which a fixed tolerance accepts what is none of the work."""
     found = Counter[str]()
     for task in audited:
-        whole = [s for s in task["figures"]["shirks"] if s["kind"] in WHOLE and not s["part"]]
-        least = min((s["loose"] for s in whole), default=MOST)
+        whole = [s for s in task["figures"]["degenerate_solutions"] if s["kind"] in WHOLE and not s["part"]]
+        least = min((s["allow_tf32"] for s in whole), default=MOST)
         found.update(f"{t:g}" for t in TOLERANCES if least <= t)
     return {f"{t:g}": found[f"{t:g}"] for t in TOLERANCES}
 
@@ -110,9 +110,9 @@ def _why_failed(task: Task) -> str:
 def _caption(audit: Audit) -> str:
     figures = audit.figures
     lines = [
-        f"{len(figures.shirks)} ways to do less were tried on {figures.operations} operations "
+        f"{len(figures.degenerate_solutions)} ways to do less were tried on {figures.operations} operations "
         f"({audit.seconds:.1f} s); the least accepted: "
-        f"{min((s.share for s in figures.shirks), default=MOST):.3g} of the allowance",
+        f"{min((s.share for s in figures.degenerate_solutions), default=MOST):.3g} of the allowance",
         f"eager {words.duration(figures.eager_ns)}, floor {words.duration(figures.floor_ns)}; own error "
         f"{words.error(figures.own_error)}; scale {figures.scale:.3g}, spread {figures.spread:.3g} of it",
         *figures.notes,

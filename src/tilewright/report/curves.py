@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from ..facts.errors import UserError
 from ..facts.move import Event, Stop, Try
 from ..facts.outcome import Interval, Timed
-from ..facts.run import Brief
+from ..facts.run import SearchContext
 from ..facts.spent import Spent
 
 Axis = Literal["calls", "tokens", "usd", "device", "seconds", "tries"]
@@ -24,7 +24,7 @@ _MOST_COLUMNS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class CurveStep:
     """After a judgement: what was spent until then, what it gave (None: refused), and the best so far, of what is
     faster than eager beyond noise."""
 
@@ -41,7 +41,7 @@ class Curve:
     label: str
     problem: str
     budget: str
-    steps: tuple[Step, ...]
+    steps: tuple[CurveStep, ...]
     spent: Spent  # in the end
     ended: bool
 
@@ -52,7 +52,7 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class ComparedCurves:
     """One strategy: the geometric mean over problems of its runs' best ratios, at each spend of the grid."""
 
     label: str
@@ -67,7 +67,7 @@ class Comparison:
 
     axis: Axis
     grid: tuple[float, ...]
-    strategies: tuple[Compared, ...]
+    strategies: tuple[ComparedCurves, ...]
     problems: tuple[str, ...]
     left_out: tuple[str, ...]
     notes: tuple[str, ...]
@@ -82,7 +82,7 @@ def amount(spent: Spent, axis: Axis) -> float:
     return float(found)
 
 
-def curve(brief: Brief, events: Sequence[Event]) -> Curve:
+def curve(context: SearchContext, events: Sequence[Event]) -> Curve:
     spent, best, steps = Spent(), AS_IT_IS, []
     for event in events:
         spent = spent.after(event)
@@ -91,13 +91,13 @@ def curve(brief: Brief, events: Sequence[Event]) -> Curve:
             claimed = isinstance(event.outcome, Timed) and event.outcome.faster_than("eager")
             if ratio is not None and claimed and ratio.mid > best.mid:
                 best = ratio
-            steps.append(Step(spent=spent, ratio=ratio, best=best))
-    label = " ".join([brief.strategy, *(f"-{part}" for part in brief.without)])
+            steps.append(CurveStep(spent=spent, ratio=ratio, best=best))
+    label = " ".join([context.strategy, *(f"-{part}" for part in context.without)])
     return Curve(
-        run=brief.run,
+        run=context.run,
         label=label,
-        problem=brief.problem.name,
-        budget=_budget(brief),
+        problem=context.problem.name,
+        budget=_budget(context),
         steps=tuple(steps),
         spent=spent,
         ended=any(isinstance(event.move, Stop) for event in events),
@@ -136,7 +136,9 @@ def mean_at(runs: Iterable[Sequence[Curve]], axis: Axis, spend: float) -> float:
     return math.exp(statistics.fmean(_log_mean([c.best_at(axis, spend).mid for c in group]) for group in runs))
 
 
-def _row(label: str, groups: Sequence[Sequence[Curve]], *, axis: Axis, grid: Sequence[float], dice: Random) -> Compared:
+def _row(
+    label: str, groups: Sequence[Sequence[Curve]], *, axis: Axis, grid: Sequence[float], dice: Random
+) -> ComparedCurves:
     runs = [c for group in groups for c in group]
     spent: dict[str, float | None] = {}
     for name in AXES:
@@ -145,7 +147,7 @@ def _row(label: str, groups: Sequence[Sequence[Curve]], *, axis: Axis, grid: Seq
         except UserError:
             spent[name] = None
     ratios = tuple(_interval(groups, axis, spend, dice) for spend in grid)
-    return Compared(label=label, runs=len(runs), ratios=ratios, spent=spent)
+    return ComparedCurves(label=label, runs=len(runs), ratios=ratios, spent=spent)
 
 
 def _interval(groups: Sequence[Sequence[Curve]], axis: Axis, spend: float, dice: Random) -> Interval:
@@ -184,9 +186,9 @@ def _grid(ends: Sequence[float], *, whole: bool) -> tuple[float, ...]:
     return tuple(dict.fromkeys(float(math.ceil(v)) for v in found)) if whole else tuple(found)
 
 
-def _budget(brief: Brief) -> str:
-    limits = brief.limits
+def _budget(context: SearchContext) -> str:
+    limits = context.limits
     named = (("calls", limits.calls), ("tokens", limits.tokens), ("usd", limits.usd), ("tries", limits.tries))
     parts = [f"{value:g} {name}" for name, value in named if value is not None]
     parts += [f"{limits.device_s:g} s of the device"] if limits.device_s is not None else []
-    return " ".join([f"{brief.budget_s:g} s", *parts])
+    return " ".join([f"{context.budget_s:g} s", *parts])

@@ -1,4 +1,4 @@
-"""How a run ended: the status, the verdict, and what is handed over, read from the brief and the events alone."""
+"""How a run ended: the status, the verdict, and what is handed over, read from the context and the events alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..facts.candidate import Candidate
 from ..facts.move import Capture, Event, Sanitize, Stop, Try, Tune
 from ..facts.outcome import Captured, Failure, PointTime, Sanitized, Timed, Tuned
 from ..facts.pattern import Pattern, Recipe
-from ..facts.run import AGENT, Brief
+from ..facts.run import AGENT, SearchContext
 from ..facts.space import Point
 
 Status = Literal["improved", "no_improvement", "failed", "unfinished"]
@@ -19,7 +19,7 @@ Chosen = Literal["measured", "remembered", "hinted", "untuned"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class ShownVerdict:
     """What the judge said of the result; refused, `excerpt` holds what the candidate printed or raised."""
 
     accepted: bool  # the judge accepted a candidate, be it faster or not
@@ -42,7 +42,7 @@ class Ending:
     the last accepted candidate of the run, which tells the baselines' times even then."""
 
     status: Status
-    verdict: Verdict
+    verdict: ShownVerdict
     best: Candidate | Recipe | None
     timed: Timed | None
     seen: Timed | None
@@ -54,7 +54,7 @@ class Ending:
         return () if self.best is None or isinstance(self.best, Candidate) else self.best
 
 
-def ending(brief: Brief, events: Sequence[Event]) -> Ending:
+def ending(context: SearchContext, events: Sequence[Event]) -> Ending:
     """Distil a run. `improved` needs an accepted final candidate that is faster than eager beyond noise."""
     tries = [e.outcome for e in events if isinstance(e.move, Try)]
     seen = next((outcome for outcome in reversed(tries) if isinstance(outcome, Timed)), None)
@@ -71,8 +71,8 @@ def ending(brief: Brief, events: Sequence[Event]) -> Ending:
         )  # fmt: skip
     if stop is None:
         by_agent = "the agent has not finished it; it continues by opening the folder again, through `tilewright mcp`"
-        said = by_agent if brief.strategy == AGENT else "the run has not ended; `tilewright resume DIR` continues it"
-        verdict = Verdict(accepted=False, stage="search", reason="unfinished", summary=said + _so_far(tries))
+        said = by_agent if context.strategy == AGENT else "the run has not ended; `tilewright resume DIR` continues it"
+        verdict = ShownVerdict(accepted=False, stage="search", reason="unfinished", summary=said + _so_far(tries))
         return Ending(status="unfinished", verdict=verdict, best=None, timed=None, seen=seen)
     status, verdict = _kept(stop, events)
     return Ending(status=status, verdict=verdict, best=None, timed=None, seen=seen)
@@ -85,7 +85,7 @@ def _so_far(tries: Sequence[object]) -> str:
     return f"; so far {best[1][1].summary}" if best and best[1][0] == "improved" else ""
 
 
-def _judged(timed: Timed) -> tuple[Status, Verdict]:
+def _judged(timed: Timed) -> tuple[Status, ShownVerdict]:
     eager, compiled = timed.ratio("eager"), timed.ratio("compile")
     said = " and ".join(
         f"{ratio.mid:.2f}x as fast as {name} [{ratio.low:.2f}, {ratio.high:.2f}]"
@@ -95,7 +95,7 @@ def _judged(timed: Timed) -> tuple[Status, Verdict]:
     faster = timed.faster_than("eager")
     if timed.undecided:
         said = f"{said}, while noise hides whether it works on what it kept of earlier calls"
-    verdict = Verdict(
+    verdict = ShownVerdict(
         accepted=True,
         stage="timing",
         reason="faster" if faster else "not_faster",
@@ -104,27 +104,27 @@ def _judged(timed: Timed) -> tuple[Status, Verdict]:
     return ("improved" if faster else "no_improvement"), verdict
 
 
-def _kept(stop: Stop, events: Sequence[Event]) -> tuple[Status, Verdict]:
+def _kept(stop: Stop, events: Sequence[Event]) -> tuple[Status, ShownVerdict]:
     """The module is kept as it is: since nothing was found or won, or since nothing could be judged."""
     unsound = next((e.outcome for e in reversed(events) if isinstance(e.move, Sanitize | Capture)), None)
     if isinstance(unsound, Failure):
         return "failed", _refused(unsound)
     attempts = [e for e in events if isinstance(e.move, Try | Tune)]
     if any(isinstance(e.outcome, Timed) for e in attempts):
-        return "no_improvement", Verdict(accepted=True, stage="timing", reason="not_faster", summary=stop.why)
+        return "no_improvement", ShownVerdict(accepted=True, stage="timing", reason="not_faster", summary=stop.why)
     tries = [e for e in attempts if isinstance(e.move, Try)]
     # that its points ran, while they were tuned, is nothing to what the judge then refused
     if not attempts or (not tries and any(_ran(e) for e in attempts)):
         reason = "not_faster" if attempts else "nothing_found"
-        return "no_improvement", Verdict(accepted=False, stage="search", reason=reason, summary=stop.why)
+        return "no_improvement", ShownVerdict(accepted=False, stage="search", reason=reason, summary=stop.why)
     failure = next((e.outcome for e in reversed(tries or attempts) if isinstance(e.outcome, Failure)), None)
     if failure is None:
         failure = Failure(stage="tune", reason="no_point_ran", summary=stop.why, excerpt=_tune_failures(attempts))
     return "failed", _refused(failure)
 
 
-def _refused(failure: Failure) -> Verdict:
-    return Verdict(
+def _refused(failure: Failure) -> ShownVerdict:
+    return ShownVerdict(
         accepted=False, stage=failure.stage, reason=failure.reason, summary=failure.summary, excerpt=failure.excerpt
     )
 
@@ -138,21 +138,23 @@ def _tune_failures(attempts: Sequence[Event]) -> str:
     return "\n".join(dict.fromkeys(p.failure for p in points if p.failure))
 
 
-def fused(brief: Brief, recipe: Recipe) -> tuple[tuple[Pattern, Point], ...]:
+def fused(context: SearchContext, recipe: Recipe) -> tuple[tuple[Pattern, Point], ...]:
     """The patterns of a recipe with the points at which they are realised, in the order in which they were found."""
     points = {choice.pattern: choice.point for choice in recipe}
-    patterns = {p.id: p for m in reversed(brief.matched) for p in reversed(m.patterns)}
+    patterns = {p.id: p for m in reversed(context.matched) for p in reversed(m.patterns)}
     return tuple((p, points[p.id]) for p in reversed(patterns.values()) if p.id in points)
 
 
-def tuning_of(brief: Brief, events: Sequence[Event], pattern: Pattern) -> tuple[Chosen, tuple[PointTime, ...]]:
+def tuning_of(
+    context: SearchContext, events: Sequence[Event], pattern: Pattern
+) -> tuple[Chosen, tuple[PointTime, ...]]:
     """On what the point of a pattern rests, and the points that were measured for it in this run."""
     for event in reversed(events):
         if isinstance(event.move, Tune) and event.move.pattern == pattern.id and isinstance(event.outcome, Tuned):
             return "measured", event.outcome.points
-    if any(choice.pattern == pattern.id for choice in brief.remembered):
+    if any(choice.pattern == pattern.id for choice in context.remembered):
         return "remembered", ()
-    return ("hinted" if any(choice.pattern == pattern.id for choice in brief.hinted) else "untuned"), ()
+    return ("hinted" if any(choice.pattern == pattern.id for choice in context.hinted) else "untuned"), ()
 
 
 def floor_share(timed: Timed | None) -> float | None:

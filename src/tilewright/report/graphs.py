@@ -39,10 +39,10 @@ def graph_view(graph: Graph, patterns: Sequence[Pattern], *, numbers: Mapping[st
     before = _before(graph, patterns, numbers)
     units = _units(graph)
     homes = units | _site_homes(graph, patterns, reads=reads)
-    sites = {f"{p.id}@{i}": p for p in patterns for i in range(max(1, len(p.sites)))}
+    matches = {f"{p.id}@{i}": p for p in patterns for i in range(max(1, len(p.matches)))}
     after = [
-        _site_item(sites[home], home, nodes, homes, reads, numbers)
-        if home in sites
+        _site_item(matches[home], home, nodes, homes, reads, numbers)
+        if home in matches
         else _unit_item(graph, nodes, homes, reads, {}, numbers)
         for home, nodes in _grouped(graph, homes).items()
     ]
@@ -84,10 +84,10 @@ def _reads(graph: Graph) -> dict[str, tuple[str, ...]]:
 
 
 def _site_homes(graph: Graph, patterns: Sequence[Pattern], *, reads: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
-    """Node -> the site that computes it; a view between nodes of one site belongs to it."""
+    """Node -> the match that computes it; a view between nodes of one match belongs to it."""
     homes: dict[str, str] = {}
     for p in patterns:
-        for i, site in enumerate([s.nodes for s in p.sites] or [p.nodes]):
+        for i, site in enumerate([s.nodes for s in p.matches] or [p.nodes]):
             for name in site:
                 homes.setdefault(name, f"{p.id}@{i}")
     readers: dict[str, set[str]] = {}

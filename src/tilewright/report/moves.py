@@ -33,10 +33,10 @@ def what(move: Move) -> str:
             return f"wait for {move.agent}"
         case Compose():
             return f"write out {_named(move.recipe)}"
-        case Enter(piece=piece):
-            return f"{piece.name} as a problem of its own: {piece.title}"
-        case Within(piece=piece, move=made):
-            return f"{piece.name} by itself: {what(made)}"
+        case Enter(subproblem=subproblem):
+            return f"{subproblem.name} as a problem of its own: {subproblem.title}"
+        case Within(subproblem=subproblem, move=made):
+            return f"{subproblem.name} by itself: {what(made)}"
         case Inspect():
             return "profile " + ("the module as it is" if move.what is None else _named(move.what))
 

@@ -10,7 +10,7 @@ from typing import Any
 from ..facts.move import Event
 from ..facts.outcome import Captured, Interval, Timed
 from ..facts.pattern import Pattern, inductor_mode, without_inductor
-from ..facts.run import Brief
+from ..facts.run import SearchContext
 from .algebra import algebra
 from .attribution import attribution
 from .ending import Ending, ending, floor_share, fused, tuning_of
@@ -19,16 +19,16 @@ from .parts import part_rows
 Task = Mapping[str, Any]  # an object as `summary` gives it, possibly read back from a file
 
 
-def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dict[str, object]:
+def summary(context: SearchContext, events: Sequence[Event], *, candidate_dir: str) -> dict[str, object]:
     """The object of `optimize --json`. What was not measured is null; a ratio is baseline time / our time."""
-    end, held = ending(brief, events), device_seconds(brief, events)
-    less, brief = algebra(brief, events, end), brief.behind(end.recipe)
+    end, held = ending(context, events), device_seconds(context, events)
+    less, context = algebra(context, events, end), context.behind(end.recipe)
     return {
-        "run": brief.run,
-        "problem": brief.problem.name,
-        "target": brief.problem.target,
-        "mode": brief.problem.mode,
-        "strategy": brief.strategy,
+        "run": context.run,
+        "problem": context.problem.name,
+        "target": context.problem.target,
+        "mode": context.problem.mode,
+        "strategy": context.strategy,
         "status": end.status,
         "verdict": {name: getattr(end.verdict, name) for name in end.verdict.__dataclass_fields__},
         "error": _error(end.timed),
@@ -50,15 +50,15 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
         "floor_share": floor_share(end.timed),
         "patterns": [
             {"id": p.id, "title": p.title, "kind": p.kind, "point": dict(point), "nodes": list(p.nodes)}
-            | _tuning(brief, events, p)
-            for p, point in fused(brief, end.recipe)
+            | _tuning(context, events, p)
+            for p, point in fused(context, end.recipe)
         ],
         "others": [
             {"id": p.id, "title": p.title, "kind": p.kind, "settings": p.settings}
-            for p in part_rows(brief, end.recipe)
+            for p in part_rows(context, end.recipe)
             if not p.traffic
         ],
-        "refusals": list(brief.refusals),
+        "refusals": list(context.refusals),
         "attribution": [
             {
                 "pattern": w.pattern,
@@ -68,7 +68,7 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
                 "without": _interval(w.without),
                 "instead": list(w.instead),
             }
-            for w in attribution(brief, events, end)
+            for w in attribution(context, events, end)
         ],
         "algebra": less
         and {
@@ -80,7 +80,7 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
         },
         "candidate": candidate_dir or None,
         "candidate_id": end.timed.checked.built.candidate_id if end.timed else None,
-        "fallbacks": fallbacks(brief, end),
+        "fallbacks": fallbacks(context, end),
         "own_share": end.timed.checked.own_share if end.timed else None,
         "time_shares": dict(end.timed.checked.time_shares) if end.timed else {},
         "launches": _launches(end.timed),
@@ -89,17 +89,17 @@ def summary(brief: Brief, events: Sequence[Event], *, candidate_dir: str) -> dic
             {"clean": list(end.sanitized.clean), "notes": list(end.sanitized.notes)} if end.sanitized else None
         ),
         "notes": list(end.timed.checked.notes) if end.timed else [],
-        "unmatched": [{"case": m.case, "nodes": list(m.unmatched)} for m in brief.matched if m.unmatched],
-        "machine": _machine(brief),
+        "unmatched": [{"case": m.case, "nodes": list(m.unmatched)} for m in context.matched if m.unmatched],
+        "machine": _machine(context),
         "seconds": sum(e.wall_s for e in events),
         "device_seconds": {"all": sum(held.values()), "stations": held},
     }
 
 
-def device_seconds(brief: Brief, events: Sequence[Event]) -> dict[str, float]:
+def device_seconds(context: SearchContext, events: Sequence[Event]) -> dict[str, float]:
     """For what the run held the device, and how long."""
     found: dict[str, float] = {}
-    for station in (*brief.held, *(s for e in events for s in e.held)):
+    for station in (*context.held, *(s for e in events for s in e.held)):
         found[station.name] = found.get(station.name, 0.0) + station.seconds
     return found
 
@@ -110,10 +110,10 @@ def _launches(timed: Timed | None) -> dict[str, object] | None:
     return {"count": timed.launches.count, "cost_ns": timed.launches.cost_ns, "bound": timed.launch_bound}
 
 
-def _tuning(brief: Brief, events: Sequence[Event], pattern: Pattern) -> dict[str, object]:
+def _tuning(context: SearchContext, events: Sequence[Event], pattern: Pattern) -> dict[str, object]:
     """On what the pattern's point rests: which points were measured, at what share of the floor."""
-    chosen, measured = tuning_of(brief, events, pattern)
-    floor_ns = brief.machine.floor_ns(brief.cases[0].work)
+    chosen, measured = tuning_of(context, events, pattern)
+    floor_ns = context.machine.floor_ns(context.cases[0].work)
     tried = [
         {
             "point": dict(m.point), "time_ns": _interval(m.time_ns), "failure": m.failure,
@@ -143,7 +143,7 @@ def _tried(end: Ending) -> dict[str, object] | None:
     return {"time_ns": _interval(end.seen.time("ours")), "ratio": ratios}
 
 
-def fallbacks(brief: Brief, end: Ending) -> list[dict[str, object]]:
+def fallbacks(context: SearchContext, end: Ending) -> list[dict[str, object]]:
     """Where the result leaves its fast path: the cases that it hands to the original module, with the reason, and the
     calls of the judged run that it counted itself, by reason."""
     if end.timed is None:
@@ -151,8 +151,8 @@ def fallbacks(brief: Brief, end: Ending) -> list[dict[str, object]]:
     counted: list[dict[str, object]] = [{"reason": reason, "calls": n} for reason, n in end.timed.checked.fallbacks]
     chosen = {c.pattern for c in end.recipe}
     compiled, called = inductor_mode(end.recipe), any(c.written is not None for c in end.recipe)
-    for index, case in enumerate(brief.cases if without_inductor(end.recipe) else ()):
-        patterns = [p for m in brief.matched if m.case == index for p in m.patterns]
+    for index, case in enumerate(context.cases if without_inductor(end.recipe) else ()):
+        patterns = [p for m in context.matched if m.case == index for p in m.patterns]
         if (compiled and case.graph is not None) or (called and index == 0):
             continue
         if not any(p.id in chosen for p in patterns):
@@ -292,8 +292,8 @@ def _error(timed: Timed | None) -> dict[str, object] | None:
     return {name: getattr(worst, name) for name in names}
 
 
-def _machine(brief: Brief) -> dict[str, object]:
-    machine = brief.machine
+def _machine(context: SearchContext) -> dict[str, object]:
+    machine = context.machine
     names = (
         "target",
         "device",

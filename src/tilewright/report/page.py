@@ -9,22 +9,22 @@ from functools import cache
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from ..facts.move import Event
-from ..facts.run import Brief
+from ..facts.run import SearchContext
 from . import chart, drawing, plot
 from .curves import curve
 from .story import story
 
 
-def markdown(brief: Brief, events: Sequence[Event]) -> str:
+def markdown(context: SearchContext, events: Sequence[Event]) -> str:
     """The report in Markdown; everything that came from outside is escaped."""
-    return environment().get_template("report.md.jinja").render(story=story(brief, events))
+    return environment().get_template("report.md.jinja").render(story=story(context, events))
 
 
-def html(brief: Brief, events: Sequence[Event]) -> str:
+def html(context: SearchContext, events: Sequence[Event]) -> str:
     """The report as a self-contained HTML document, readable in light and dark; everything from outside is escaped."""
     template = environment().get_template("report.html.jinja")
-    search = plot.run_plot(curve(brief, events))
-    return template.render(story=story(brief, events), search=search, geometry=chart, boxes=drawing, plot=plot)
+    search = plot.run_plot(curve(context, events))
+    return template.render(story=story(context, events), search=search, geometry=chart, boxes=drawing, plot=plot)
 
 
 @cache

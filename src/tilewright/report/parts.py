@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..facts.pattern import INDUCTOR, Recipe, without_inductor
-from ..facts.run import Brief
+from ..facts.run import SearchContext
 from . import words
 from .ending import fused
 
@@ -25,14 +25,14 @@ def inductor_title(recipe: Recipe) -> str:
     return "all else by torch.compile" if without_inductor(recipe) else "the module as it is, by torch.compile"
 
 
-def part_rows(brief: Brief, recipe: Recipe) -> tuple[PartRow, ...]:
+def part_rows(context: SearchContext, recipe: Recipe) -> tuple[PartRow, ...]:
     """A row for each realised part: skeletons' first."""
     rows = [
         PartRow(
             id=p.id, title=p.title, kind=p.kind.replace("_", " "), nodes=len(p.nodes),
             traffic=words.amount(p.program.traffic_bytes), settings=words.settings(point),
         )
-        for p, point in fused(brief, recipe)
+        for p, point in fused(context, recipe)
     ]  # fmt: skip
     for choice in recipe:
         nodes, kind, title = 0, INDUCTOR, inductor_title(recipe)

@@ -29,7 +29,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tick:
+class AxisTick:
     at: float
     text: str
 
@@ -37,8 +37,8 @@ class Tick:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
     lines: tuple[Line, ...]
-    across: tuple[Tick, ...]
-    up: tuple[Tick, ...]
+    across: tuple[AxisTick, ...]
+    up: tuple[AxisTick, ...]
     title: str  # of the axis along the bottom
 
 
@@ -54,11 +54,11 @@ class _Scale:
         share = max(min(ratio, self._y) - 1, 0) / (self._y - 1)
         return round(HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * share, 1)
 
-    def across(self) -> tuple[Tick, ...]:
-        return tuple(Tick(at=self.x(v), text=_short(v)) for v in _round(0.0, self._x))
+    def across(self) -> tuple[AxisTick, ...]:
+        return tuple(AxisTick(at=self.x(v), text=_short(v)) for v in _round(0.0, self._x))
 
-    def up(self) -> tuple[Tick, ...]:
-        return tuple(Tick(at=self.y(v), text=f"{_short(v)}×") for v in _round(1.0, self._y))
+    def up(self) -> tuple[AxisTick, ...]:
+        return tuple(AxisTick(at=self.y(v), text=f"{_short(v)}×") for v in _round(1.0, self._y))
 
     def path(self, points: Sequence[tuple[float, float]]) -> str:
         """Level until the next point, then up to it."""

@@ -11,7 +11,7 @@ from ..facts.move import Await, Enter, Event, Stop, Try, Tune, Within
 from ..facts.outcome import Captured, Failure, Inspected, OutputError, Sanitized, Timed, Tuned
 from ..facts.pattern import Recipe
 from ..facts.problem import TensorSpec
-from ..facts.run import Brief
+from ..facts.run import SearchContext
 from ..facts.verdict import Verified
 from . import moves, words
 from .algebra import algebra
@@ -27,7 +27,7 @@ _MOST_ERRORS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
+class StoryTile:
     """A headline figure."""
 
     name: str
@@ -99,10 +99,10 @@ class CaseView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Story:
-    brief: Brief
+    context: SearchContext
     end: Ending
     heading: str
-    tiles: tuple[Tile, ...]
+    tiles: tuple[StoryTile, ...]
     times: tuple[TimeRow, ...]
     chart: Chart | None
     floor: str
@@ -130,61 +130,61 @@ class Story:
 _HEADINGS = {"improved": "Improved", "no_improvement": "No improvement", "failed": "Failed", "unfinished": "Not ended"}
 
 
-def story(brief: Brief, events: Sequence[Event]) -> Story:
-    end = ending(brief, events)
-    whole, brief = brief, brief.behind(end.recipe)
+def story(context: SearchContext, events: Sequence[Event]) -> Story:
+    end = ending(context, events)
+    whole, context = context, context.behind(end.recipe)
     less = algebra(whole, events, end)
     built = end.seen.checked.built if end.seen else None
     errors = end.timed.checked.errors if end.timed else ()
     return Story(
-        brief=brief,
+        context=context,
         end=end,
         heading=_HEADINGS[end.status],
         tiles=_tiles(end),
         times=_times(end),
         chart=chart(end.seen, ours="ours" if end.timed else "tried, not kept") if end.seen else None,
-        floor=_floor(brief, end.seen),
+        floor=_floor(context, end.seen),
         noise=_noise(end.seen),
         stations=_stations(end.seen),
-        fused=part_rows(brief, end.recipe),
-        worth=worth_rows(brief, events, end),
+        fused=part_rows(context, end.recipe),
+        worth=worth_rows(context, events, end),
         algebra=f"{less.line[:1].upper()}{less.line[1:]}." if less else "",
         fallbacks=tuple(
             f"case {f['case']}: {f['reason']}" if "case" in f else f"{f['calls']} calls: {f['reason']}"
-            for f in fallbacks(brief, end)
+            for f in fallbacks(context, end)
         ),
         notes=_notes(end),
         attempts=tuple(_attempt(e, end) for e in events if not isinstance(e.move, Await)),
         tuned=_tuned(whole, events),
         errors=_errors(errors),
         errors_made=len(errors),
-        cases=tuple(_case(brief, end.recipe, index) for index in range(len(brief.cases))),
-        environment=(*_environment(brief), *_agents(events)),
+        cases=tuple(_case(context, end.recipe, index) for index in range(len(context.cases))),
+        environment=(*_environment(context), *_agents(events)),
         protections=built.protections if built else (),
         missing_protections=built.missing_protections if built else (),
         seconds=f"{sum(e.wall_s for e in events):.1f} s",
-        held=words.seconds_by_name(device_seconds(brief, events)),
+        held=words.seconds_by_name(device_seconds(context, events)),
         costs=costs(events),
         gains=gains(events),
     )
 
 
-def _tiles(end: Ending) -> tuple[Tile, ...]:
+def _tiles(end: Ending) -> tuple[StoryTile, ...]:
     if end.timed is None:
         return ()
     tiles = []
     for name, title in (("eager", "against eager"), ("compile", "against torch.compile")):
         if ratio := end.timed.ratio(name):
             note = f"99% interval {words.digits(ratio.low)} – {words.digits(ratio.high)}"
-            tiles.append(Tile(name=title, value=f"{words.digits(ratio.mid)}×", note=note))
+            tiles.append(StoryTile(name=title, value=f"{words.digits(ratio.mid)}×", note=note))
     if share := floor_share(end.timed):
         note = f"the floor takes {words.duration(end.timed.floor_ns)}"
-        tiles.append(Tile(name="of the floor's speed", value=words.percent(share), note=note))
+        tiles.append(StoryTile(name="of the floor's speed", value=words.percent(share), note=note))
     if worst := end.timed.checked.worst_error:
         by_norm = worst.norm * worst.allowed_worst >= worst.worst * worst.allowed_norm
         value, allowed = (worst.norm, worst.allowed_norm) if by_norm else (worst.worst, worst.allowed_worst)
         note = f"{words.error(value)} of {words.error(allowed)} {'in the norm' if by_norm else 'in the worst element'}"
-        tiles.append(Tile(name="of the error allowed", value=words.percent(worst.share), note=note))
+        tiles.append(StoryTile(name="of the error allowed", value=words.percent(worst.share), note=note))
     return tuple(tiles)
 
 
@@ -220,13 +220,13 @@ def _halves(seen: Timed) -> tuple[TimeRow, ...]:
     )
 
 
-def _floor(brief: Brief, seen: Timed | None) -> str:
+def _floor(context: SearchContext, seen: Timed | None) -> str:
     if seen is None:
         return ""
-    machine = brief.machine
+    machine = context.machine
     parts = f"{words.amount(seen.bytes_moved)} through memory at {words.rate(machine.copy_bytes_per_s, 'B/s')}"
     if seen.flops:
-        rate = machine.rate(brief.cases[0].work.dtype if brief.cases else "f32")
+        rate = machine.rate(context.cases[0].work.dtype if context.cases else "f32")
         parts += f", {words.rate(seen.flops, 'FLOP')} at {words.rate(rate, 'FLOP/s')}"
     told = f"The floor is {words.duration(seen.floor_ns)}: {parts}, rates measured here{words.loaded(machine)}."
     told = f"{told} Only data that stays in the cache, or calls that hardly write, can beat it."
@@ -306,7 +306,7 @@ def _fate(event: Event, end: Ending) -> tuple[str, str]:
             return ("seen" if graph.pays else "refused"), words.captured(graph)
         case _, Candidate() as written:
             return "seen", f"candidate {written.id}"
-        case Enter(), Brief() as inside:
+        case Enter(), SearchContext() as inside:
             return "seen", "; ".join(p.title for m in inside.matched for p in m.patterns) or "no skeleton's"
         case Within(move=Try()), Timed() as timed:
             return "lost", _times_told(timed)
@@ -321,18 +321,18 @@ def _times_told(timed: Timed) -> str:
     return ", ".join(told + ([f"{words.times(ratio)} as fast as eager"] if ratio else []))
 
 
-def _tuned(brief: Brief, events: Sequence[Event]) -> tuple[TunedPattern, ...]:
-    titles = {p.id: p.title for p in brief.patterns}
+def _tuned(context: SearchContext, events: Sequence[Event]) -> tuple[TunedPattern, ...]:
+    titles = {p.id: p.title for p in context.patterns}
     found = []
     for event in events:
         if isinstance(event.move, Tune) and isinstance(event.outcome, Tuned):
             id = event.move.pattern
-            found.append(TunedPattern(id=id, title=titles.get(id, ""), points=_points(brief, event.outcome)))
+            found.append(TunedPattern(id=id, title=titles.get(id, ""), points=_points(context, event.outcome)))
     return tuple(found)
 
 
-def _points(brief: Brief, tuned: Tuned) -> tuple[PointRow, ...]:
-    floor_ns = brief.machine.floor_ns(brief.cases[0].work)
+def _points(context: SearchContext, tuned: Tuned) -> tuple[PointRow, ...]:
+    floor_ns = context.machine.floor_ns(context.cases[0].work)
     best = min((p.time_ns.mid for p in tuned.points if p.time_ns), default=0.0)
     rows = []
     for p in sorted(tuned.points, key=lambda p: p.time_ns.mid if p.time_ns else float("inf")):
@@ -385,24 +385,24 @@ def _error(error: OutputError, made: int) -> ErrorRow:
     )
 
 
-def _case(brief: Brief, recipe: Recipe, index: int) -> CaseView:
-    case = brief.cases[index]
+def _case(context: SearchContext, recipe: Recipe, index: int) -> CaseView:
+    case = context.cases[index]
     chosen = {choice.pattern for choice in recipe}
-    matched = [m for m in brief.matched if m.case == index]
+    matched = [m for m in context.matched if m.case == index]
     patterns = tuple(p for m in matched for p in m.patterns if p.id in chosen)
-    numbers = {p.id: number for number, (p, _) in enumerate(fused(brief, recipe))}
+    numbers = {p.id: number for number, (p, _) in enumerate(fused(context, recipe))}
 
     def tensors(specs: tuple[TensorSpec, ...]) -> str:
         return ", ".join(words.tensor(s.dtype, s.shape) for s in specs) or "none"
 
     return CaseView(
         index=index,
-        arguments=brief.problem.cases[index] if index < len(brief.problem.cases) else "{}",
+        arguments=context.problem.cases[index] if index < len(context.problem.cases) else "{}",
         inputs=tensors(case.inputs),
         outputs=tensors(case.outputs),
         graph=graph_view(case.graph, patterns, numbers=numbers) if case.graph else None,
         trace_failure=case.trace_failure,
-        unmatched=(*(line for m in matched for line in m.unmatched), *(brief.refusals if index == 0 else ())),
+        unmatched=(*(line for m in matched for line in m.unmatched), *(context.refusals if index == 0 else ())),
     )
 
 
@@ -415,8 +415,8 @@ def _agents(events: Sequence[Event]) -> tuple[tuple[str, str], ...]:
     return tuple(("agent", f"{name}, {s:.0f} s of its own time") for name, s in took_s.items())
 
 
-def _environment(brief: Brief) -> tuple[tuple[str, str], ...]:
-    machine, problem = brief.machine, brief.problem
+def _environment(context: SearchContext) -> tuple[tuple[str, str], ...]:
+    machine, problem = context.machine, context.problem
     rates = ", ".join(f"{name} {words.rate(rate, 'FLOP/s')}" for name, rate in machine.matmul_flops_per_s)
     return (
         ("device", machine.device + (f" ({machine.processors} multiprocessors)" if machine.target == "cuda" else "")),
@@ -424,7 +424,7 @@ def _environment(brief: Brief) -> tuple[tuple[str, str], ...]:
         ("last-level cache", words.capacity(machine.cache_bytes)),
         ("memory bandwidth, measured", words.rate(machine.copy_bytes_per_s, "B/s")),
         ("matrix rates, measured", rates),
-        *((name, version) for name, version in brief.versions if version and name != "driver"),
+        *((name, version) for name, version in context.versions if version and name != "driver"),
         ("problem", f"{problem.name} (digest {problem.digest}, {problem.mode}, precision: {problem.precision})"),
-        ("run", f"{brief.run} (strategy {brief.strategy}, seed {brief.seed}, budget {brief.budget_s:g} s)"),
+        ("run", f"{context.run} (strategy {context.strategy}, seed {context.seed}, budget {context.budget_s:g} s)"),
     )

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ..facts.move import Event
 from ..facts.outcome import Timed
-from ..facts.run import Brief
+from ..facts.run import SearchContext
 from . import words
 from .algebra import algebra
 from .attribution import worth_rows
@@ -22,14 +22,14 @@ from .ruled import ruled
 _COLOURS = {"improved": "green", "no_improvement": "yellow", "failed": "red", "unfinished": "blue", "pending": "blue"}
 
 
-def table(brief: Brief, events: Sequence[Event]) -> Table:
+def table(context: SearchContext, events: Sequence[Event]) -> Table:
     """One run: the verdict, times with intervals, ratios, the floor, the error against float64, what was fused."""
-    end = ending(brief, events)
+    end = ending(context, events)
     drawn = Table(box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left", show_header=end.seen is not None)
     state = "not ended" if end.status == "unfinished" else end.status
     drawn.title = (
-        f"[not italic]{escape(brief.problem.name)}{' in training' if brief.problem.mode == 'training' else ''} "
-        f"on {escape(brief.machine.device)}: "
+        f"[not italic]{escape(context.problem.name)}{' in training' if context.problem.mode == 'training' else ''} "
+        f"on {escape(context.machine.device)}: "
         f"[bold {_COLOURS[end.status]}]{state.replace('_', ' ')}[/]\n{escape(end.verdict.line)}[/]"
     )
     for heading in ("", "median", "99% interval", "times as fast"):
@@ -39,8 +39,8 @@ def table(brief: Brief, events: Sequence[Event]) -> Table:
     if end.timed is not None:
         _error(drawn, end.timed)
         _shares(drawn, end.timed)
-    less = algebra(brief, events, end)
-    told = _fused_lines(brief.behind(end.recipe), events, end) + (f"\n{less.line}" if less else "")
+    less = algebra(context, events, end)
+    told = _fused_lines(context.behind(end.recipe), events, end) + (f"\n{less.line}" if less else "")
     drawn.caption = f"[not italic not dim]{escape(told)}[/]"
     return drawn
 
@@ -90,21 +90,22 @@ def _shares(drawn: Table, timed: Timed) -> None:
         )
 
 
-def _fused_lines(brief: Brief, events: Sequence[Event], end: Ending) -> str:
-    left = sum(len(m.unmatched) for m in brief.matched[:1])
+def _fused_lines(context: SearchContext, events: Sequence[Event], end: Ending) -> str:
+    left = sum(len(m.unmatched) for m in context.matched[:1])
     lines = [
         f"{p.id}: {p.title} ({f'{p.nodes} node' + ('s; ' if p.nodes > 1 else '; ') if p.nodes else ''}{p.settings})"
-        for p in part_rows(brief, end.recipe)
+        for p in part_rows(context, end.recipe)
     ]
     worth = [
-        f"{w.id}: {w.alone} by itself; without it the module takes {w.without}" for w in worth_rows(brief, events, end)
+        f"{w.id}: {w.alone} by itself; without it the module takes {w.without}"
+        for w in worth_rows(context, events, end)
     ]
     return "\n".join(
         (["fused"] if lines else [])
         + lines
         + (["what each is worth (times as fast as torch; times as long)"] if worth else [])
         + worth
-        + [f"not used: {line}" for line in brief.refusals]
+        + [f"not used: {line}" for line in context.refusals]
         + ([f"left to torch: {left} {'node' if left == 1 else 'nodes'}"] if left else [])
     )
 

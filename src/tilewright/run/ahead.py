@@ -120,7 +120,7 @@ def _compile_in_cute(
     candidate: Candidate, wanted: Sequence[Choice], folder: Path, jobs: int, device: Device, objects: Objects,
 ) -> None:  # fmt: skip
     texts = {f.path: f.text for f in candidate.files}
-    answers = answers_of("tilewright.kernels.cuda.ahead", texts, wanted, folder=folder, jobs=jobs, device=device)
+    answers = answers_of("tilewright.kernels.cuda.common.ahead", texts, wanted, folder=folder, jobs=jobs, device=device)
     for choice, answer in zip(wanted, answers, strict=True):
         if paths := paths_in(answer):
             objects.put(texts, choice, paths)

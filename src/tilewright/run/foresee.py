@@ -109,7 +109,7 @@ def demanded(patterns: Sequence[Pattern], *, device: Device, folder: Path, objec
         return found
     texts |= {file.path: file.text for file in make.skeleton_files([p.program for p in patterns])}
     lines = answers_of(
-        "tilewright.kernels.cuda.demand", texts, missing, folder=folder, jobs=threads(), device=device
+        "tilewright.kernels.cuda.common.demand", texts, missing, folder=folder, jobs=threads(), device=device
     )  # fmt: skip
     for choice, line in zip(missing, lines, strict=True):
         if paths := paths_in(line):

@@ -33,17 +33,17 @@ from ..facts.move import (
 )
 from ..facts.outcome import Captured, Failure, Inspected, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
-from ..facts.run import AGENT, GIVEN, Brief, Limits, Request, Timing
+from ..facts.run import AGENT, GIVEN, Limits, Request, SearchContext, Timing
 from ..facts.verdict import Verified
 from ..judge import sanitize as sanitizing
-from ..search.retrieve import table
+from ..search.retrieve import store as table
 from ..search.strategies import ASKING, MAY_ASK, PARTS, STRATEGIES, given
 from ..search.tune import memory
 from .drive import Elsewhere, Strategy, drive
+from .evaluator import Evaluator, Places, Say, composed
 from .realisations import realised_by
 from .remote import Remote, bundle_folder
 from .winners import winner_of
-from .workbench import Places, Say, Workbench, composed
 
 _USUAL = Timing()
 _UNLIMITED = Limits()
@@ -63,7 +63,7 @@ _NOBODY = Access(keys=lambda names: None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finished:
-    brief: Brief
+    context: SearchContext
     events: tuple[Event, ...]
     stop: Stop
     candidate: Candidate
@@ -123,11 +123,13 @@ def judge_given(
     request = Request(
         run=uuid.uuid4().hex[:12], problem=problem, strategy=GIVEN, seed=seed, budget_s=0.0, timing=timing
     )
-    with _new_journal(request, places) as ledger, Workbench(request, places=places, say=say) as bench:
-        brief = bench.brief(request)
-        ledger.write(brief)
-        stop = _driven(brief, given(candidate, sanitize=sanitize), ledger=ledger, hands=_Hands(request, bench), say=say)
-        return Finished(brief=brief, events=ledger.events(), stop=stop, candidate=candidate, candidate_dir=None)
+    with _new_journal(request, places) as ledger, Evaluator(request, places=places, say=say) as bench:
+        context = bench.context(request)
+        ledger.write(context)
+        stop = _driven(
+            context, given(candidate, sanitize=sanitize), ledger=ledger, executor=_Executor(request, bench), say=say
+        )
+        return Finished(context=context, events=ledger.events(), stop=stop, candidate=candidate, candidate_dir=None)
 
 
 def _new_journal(request: Request, places: Places) -> Ledger:
@@ -180,24 +182,24 @@ def resume(*, places: Places, say: Say, access: Access = _NOBODY) -> Finished:
 
 
 def _carry_on(request: Request, *, ledger: Ledger, places: Places, say: Say, access: Access) -> Finished:
-    brief = ledger.brief()
-    machine = brief.machine if brief else None
+    context = ledger.context()
+    machine = context.machine if context else None
     with _bench(request, ledger=ledger, places=places, say=say, machine=machine, wait=access.wait) as bench:
-        if brief is None:
-            brief = bench.brief(request)
-            ledger.write(brief)
+        if context is None:
+            context = bench.context(request)
+            ledger.write(context)
         ended = any(isinstance(event.move, Stop) for event in ledger.events())
-        hands = _Hands(request, bench, access)
-        stop = _driven(brief, STRATEGIES[brief.strategy](brief), ledger=ledger, hands=hands, say=say)
-        return hand_over(brief, ledger.events(), stop, places=places, say=say, remember=not ended)
+        executor = _Executor(request, bench, access)
+        stop = _driven(context, STRATEGIES[context.strategy](context), ledger=ledger, executor=executor, say=say)
+        return hand_over(context, ledger.events(), stop, places=places, say=say, remember=not ended)
 
 
 def _bench(
     request: Request, *, ledger: Ledger, places: Places, say: Say, machine: Machine | None, wait: bool
-) -> Workbench | Remote:
+) -> Evaluator | Remote:
     if request.evaluator:
         return Remote(request, made=ledger.count, events=ledger.events, wait=wait, say=say)
-    return Workbench(request, places=places, say=say, machine=machine)
+    return Evaluator(request, places=places, say=say, machine=machine)
 
 
 def sanitized_by_default(problem: Problem, evaluator: str) -> bool:
@@ -207,39 +209,39 @@ def sanitized_by_default(problem: Problem, evaluator: str) -> bool:
 
 
 def hand_over(
-    brief: Brief, events: tuple[Event, ...], stop: Stop, *, places: Places, say: Say, remember: bool
+    context: SearchContext, events: tuple[Event, ...], stop: Stop, *, places: Places, say: Say, remember: bool
 ) -> Finished:
     """Write the candidate into the run's folder; with `remember`, keep what was tuned for later runs. Of a run that had
     ended before that was done then, and may have been bettered since."""
-    for warning in _remember(brief, events, stop, places.winners) if remember else ():
+    for warning in _remember(context, events, stop, places.winners) if remember else ():
         say(warning)
-    for inside, made in pieces_of(events) if remember else ():
+    for inside, made in subproblems_of(events) if remember else ():
         for warning in _remember(inside, made, replace(stop, best=None), places.winners):
             say(warning)
-    if remember and brief.strategy == "fact":
-        for entry in realised_by(brief, events, stop, journal=str(places.journal.resolve())):
+    if remember and context.strategy == "fact":
+        for entry in realised_by(context, events, stop, journal=str(places.journal.resolve())):
             if warning := table.remember(places.realised, entry):
                 say(warning)
-    candidate = stop.best if isinstance(stop.best, Candidate) else composed(brief, stop.best or ())
+    candidate = stop.best if isinstance(stop.best, Candidate) else composed(context, stop.best or ())
     write_candidate(candidate, places.candidate)
-    return Finished(brief=brief, events=events, stop=stop, candidate=candidate, candidate_dir=places.candidate)
+    return Finished(context=context, events=events, stop=stop, candidate=candidate, candidate_dir=places.candidate)
 
 
-def _driven(brief: Brief, strategy: Strategy, *, ledger: Ledger, hands: _Hands, say: Say) -> Stop:
+def _driven(context: SearchContext, strategy: Strategy, *, ledger: Ledger, executor: _Executor, say: Say) -> Stop:
     return drive(
         strategy,
         ledger=ledger,
-        perform=lambda move: hands.perform(brief, move),
-        announce=lambda moves: hands.announce(brief, moves),
-        held=hands.held,
+        perform=lambda move: executor.perform(context, move),
+        announce=lambda moves: executor.announce(context, moves),
+        held=executor.held,
         watch=lambda event: say(progress(event)),
     )
 
 
-class _Hands:
+class _Executor:
     """Who carries out the moves of a run: the model, opened when it is first asked, and the bench."""
 
-    def __init__(self, request: Request, bench: Workbench | Remote, access: Access = _NOBODY) -> None:
+    def __init__(self, request: Request, bench: Evaluator | Remote, access: Access = _NOBODY) -> None:
         self._request, self._bench, self._access = request, bench, access
         self._model: Model | None = None
 
@@ -253,14 +255,14 @@ class _Hands:
             )
         return self._model
 
-    def announce(self, brief: Brief, moves: tuple[Move, ...]) -> None:
+    def announce(self, context: SearchContext, moves: tuple[Move, ...]) -> None:
         """Tell of all moves that were made together, before the first is waited for."""
         if asks := [move for move in moves if isinstance(move, Ask)]:
             self.model.announce(asks)
-        self._bench.announce(brief, moves)
+        self._bench.announce(context, moves)
 
-    def perform(self, brief: Brief, move: Move) -> Outcome | Elsewhere:
-        return self.model.ask(move) if isinstance(move, Ask) else self._bench.perform(brief, move)
+    def perform(self, context: SearchContext, move: Move) -> Outcome | Elsewhere:
+        return self.model.ask(move) if isinstance(move, Ask) else self._bench.perform(context, move)
 
     def held(self) -> tuple[Station, ...]:
         return self._bench.held()
@@ -281,15 +283,15 @@ def write_candidate(candidate: Candidate, folder: Path) -> None:
     new.rename(folder)
 
 
-def pieces_of(events: Sequence[Event]) -> Iterator[tuple[Brief, tuple[Event, ...]]]:
-    """The problem of each piece that was entered, and what was done within it, as in a run of its own."""
+def subproblems_of(events: Sequence[Event]) -> Iterator[tuple[SearchContext, tuple[Event, ...]]]:
+    """The problem of each subproblem that was entered, and what was done within it, as in a run of its own."""
     for entered in events:
-        if isinstance(entered.move, Enter) and isinstance(entered.outcome, Brief):
-            made = (e for e in events if isinstance(e.move, Within) and e.move.piece == entered.move.piece)
+        if isinstance(entered.move, Enter) and isinstance(entered.outcome, SearchContext):
+            made = (e for e in events if isinstance(e.move, Within) and e.move.subproblem == entered.move.subproblem)
             yield entered.outcome, tuple(replace(e, move=e.move.move) for e in made if isinstance(e.move, Within))
 
 
-def _remember(brief: Brief, events: tuple[Event, ...], stop: Stop, winners: Path) -> Iterator[str]:
+def _remember(context: SearchContext, events: tuple[Event, ...], stop: Stop, winners: Path) -> Iterator[str]:
     """Keep tuned points of the recipe that is handed over, and of others that the judge found right, if not faster, for
     later runs on this machine; yields what went wrong, if anything."""
     right = [e.move.what for e in events if isinstance(e.move, Try) and isinstance(e.outcome, Timed)]
@@ -298,7 +300,7 @@ def _remember(brief: Brief, events: tuple[Event, ...], stop: Stop, winners: Path
     now = datetime.now(UTC).isoformat(timespec="seconds")
     for event in events:
         if isinstance(event.move, Tune) and event.move.pattern in chosen:
-            winner = winner_of(brief, event, chosen[event.move.pattern], found_at=now)
+            winner = winner_of(context, event, chosen[event.move.pattern], found_at=now)
             warning = memory.remember(winners, winner) if winner is not None else ""
             if warning:
                 yield warning
@@ -334,10 +336,10 @@ def progress(event: Event) -> str:
         case Capture(), Captured() as graph:
             beside = f"{graph.ratio.mid:.2f}x of the module's own" if graph.ratio else f"the module's own: {graph.why}"
             return f"as a CUDA graph: {graph.ours_ns.mid / 1e3:.1f} us, {beside} ({event.wall_s:.1f} s)"
-        case Enter(piece=piece), Brief():
-            return f"{piece.name} ({piece.title}): a problem of its own ({event.wall_s:.1f} s)"
-        case Within(piece=piece, move=made), outcome:
-            return f"{piece.name}: {progress(replace(event, move=made, outcome=outcome))}"
+        case Enter(subproblem=subproblem), SearchContext():
+            return f"{subproblem.name} ({subproblem.title}): a problem of its own ({event.wall_s:.1f} s)"
+        case Within(subproblem=subproblem, move=made), outcome:
+            return f"{subproblem.name}: {progress(replace(event, move=made, outcome=outcome))}"
         case move, Failure() as failure:
             return f"{type(move).__name__.lower()}: refused at {failure.stage}: {failure.reason}: {failure.summary}"
     return f"{type(event.move).__name__} ({event.wall_s:.1f} s)"

@@ -1,4 +1,4 @@
-"""Between a run and the table of realisations: what a brief may know of it, and what a run of `fact` adds."""
+"""Between a run and the table of realisations: what a context may know of it, and what a run of `fact` adds."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from ..facts.candidate import Candidate
-from ..facts.discovery import Spread
+from ..facts.discovery import InputStatistics
 from ..facts.document import Document
 from ..facts.machine import Machine
 from ..facts.move import Enter, Event, Stop, Try, Within
 from ..facts.outcome import Timed
-from ..facts.pattern import Piece, Recipe
+from ..facts.pattern import Recipe, Subproblem
 from ..facts.problem import Problem, Target
 from ..facts.realised import Known, Realised, doubt
-from ..facts.run import Brief, Request
+from ..facts.run import Request, SearchContext
 from ..facts.version import VERSION
 from ..facts.winner import toolchain
 from ..ir.graph import Graph
 from ..realise.digests import skeleton_digests
-from ..realise.piece_code import NotAlone, piece_code
-from ..search.retrieve import table
+from ..realise.subproblem_code import NotAlone, subproblem_code
+from ..search.retrieve import store as table
 
 
 def known_of_module(problem: Problem, machine: Machine, folder: Path) -> tuple[Known, ...]:
@@ -31,9 +31,9 @@ def known_of_module(problem: Problem, machine: Machine, folder: Path) -> tuple[K
     return (Known(name="", realised=entry, doubt=doubt_of(entry, machine)),) if entry else ()
 
 
-def vouched(brief: Brief, candidate: Candidate) -> bool:
+def vouched(context: SearchContext, candidate: Candidate) -> bool:
     """Whether these very files were handed over before for the whole problem, and what is known of them holds here."""
-    whole = [known for known in brief.known if known.name == "" and "table" not in brief.without]
+    whole = [known for known in context.known if known.name == "" and "table" not in context.without]
     return any(not known.doubt and known.realised.candidate == candidate.id for known in whole)
 
 
@@ -64,72 +64,86 @@ def made_by(what: Candidate | Recipe, target: Target) -> str:
     return f"{VERSION} {dict(skeleton_digests(target))['products']}" if ours else VERSION
 
 
-def known_of_pieces(
-    problem: Problem, graph: Graph, pieces: Sequence[Piece], spreads: Sequence[Spread], *, machine: Machine,
+def known_of_subproblems(
+    problem: Problem,
+    graph: Graph,
+    subproblems: Sequence[Subproblem],
+    spreads: Sequence[InputStatistics],
+    *,
+    machine: Machine,
     folder: Path,
-) -> Iterator[Known]:  # fmt: skip
+) -> Iterator[Known]:
     """What was realised before of parts that can be run by themselves."""
-    for piece in pieces:
-        key = _key(problem, graph, piece, spreads)
+    for subproblem in subproblems:
+        key = _key(problem, graph, subproblem, spreads)
         entry = table.recall(folder, problem.target, key) if key else None
         if entry is not None:
-            yield Known(name=piece.name, realised=entry, doubt=doubt_of(entry, machine))
+            yield Known(name=subproblem.name, realised=entry, doubt=doubt_of(entry, machine))
 
 
-def _key(problem: Problem, graph: Graph, piece: Piece, spreads: Sequence[Spread]) -> str:
-    """Of a piece; "" where it can't be run by itself."""
+def _key(problem: Problem, graph: Graph, subproblem: Subproblem, spreads: Sequence[InputStatistics]) -> str:
+    """Of a subproblem; "" where it can't be run by itself."""
     try:
-        return piece_code(problem, graph, piece, spreads).key
+        return subproblem_code(problem, graph, subproblem, spreads).key
     except NotAlone:
         return ""
 
 
-def realised_by(brief: Brief, events: Sequence[Event], stop: Stop, *, journal: str) -> Iterator[Realised]:
-    """Of each piece the fastest that the judge accepted, if it is not slower than torch, and what is handed over."""
-    graph = brief.cases[0].graph
-    entered = {e.move.piece: e.outcome for e in events if isinstance(e.move, Enter) and isinstance(e.outcome, Brief)}
-    for piece, inside in entered.items():
-        key = _key(brief.problem, graph, piece, brief.spreads) if graph is not None else ""
+def realised_by(context: SearchContext, events: Sequence[Event], stop: Stop, *, journal: str) -> Iterator[Realised]:
+    """Of each subproblem the fastest that the judge accepted, if it is not slower than torch, and what is handed
+    over."""
+    graph = context.cases[0].graph
+    entered = {
+        e.move.subproblem: e.outcome
+        for e in events
+        if isinstance(e.move, Enter) and isinstance(e.outcome, SearchContext)
+    }
+    for subproblem, inside in entered.items():
+        key = _key(context.problem, graph, subproblem, context.spreads) if graph is not None else ""
         passed = [
             (e.move.move.what, e.outcome)
             for e in events
-            if isinstance(e.move, Within) and e.move.piece == piece and isinstance(e.move.move, Try)
-            and isinstance(e.outcome, Timed) and _is_the_piece(brief, piece, inside, e.move.move.what)
+            if isinstance(e.move, Within) and e.move.subproblem == subproblem and isinstance(e.move.move, Try)
+            and isinstance(e.outcome, Timed) and _is_the_subproblem(context, subproblem, inside, e.move.move.what)
         ]  # fmt: skip
         if key and passed:
             what, timed = max(passed, key=lambda pair: _ratio(pair[1]))
-            yield from entry_of(inside, what, timed, key=key, title=piece.title, run=brief.run, journal=journal)
+            yield from entry_of(inside, what, timed, key=key, title=subproblem.title, run=context.run, journal=journal)
     tries = (e.outcome for e in reversed(events) if isinstance(e.move, Try) and e.move.what == stop.best)
     whole = next((outcome for outcome in tries if isinstance(outcome, Timed)), None)
     if whole is not None and stop.best is not None:
-        key, title = brief.problem.digest, brief.problem.name
-        yield from entry_of(brief, stop.best, whole, key=key, title=title, run=brief.run, journal=journal)
+        key, title = context.problem.digest, context.problem.name
+        yield from entry_of(context, stop.best, whole, key=key, title=title, run=context.run, journal=journal)
 
 
 def entry_of(
-    brief: Brief, what: Candidate | Recipe, timed: Timed, *, key: str, title: str, run: str, journal: str
+    context: SearchContext, what: Candidate | Recipe, timed: Timed, *, key: str, title: str, run: str, journal: str
 ) -> Iterator[Realised]:
     """What the judge accepted as an entry, unless it is slower than torch beyond noise."""
     ratio, time_ns, worst = timed.ratio("eager"), timed.time("ours"), timed.checked.worst_error
     if ratio is None or time_ns is None or ratio.high < 1.0:
         return
-    on = toolchain(brief.machine, tilewright=made_by(what, brief.problem.target))
+    on = toolchain(context.machine, tilewright=made_by(what, context.problem.target))
     yield Realised(
-        key=key, title=title, problem=replace(brief.problem, path=""), what=what, model=brief.model,
-        device=brief.machine.device, toolchain=on, ratio=ratio,
+        key=key, title=title, problem=replace(context.problem, path=""), what=what, model=context.model,
+        device=context.machine.device, toolchain=on, ratio=ratio,
         time_ns=time_ns, floor_share=timed.floor_ns / time_ns.mid, error=worst.share if worst else 0.0, run=run,
         journal=journal, found_at=datetime.now(UTC).isoformat(timespec="seconds"),
         candidate=timed.checked.built.candidate_id,
     )  # fmt: skip
 
 
-def _is_the_piece(brief: Brief, piece: Piece, inside: Brief, what: Candidate | Recipe) -> bool:
-    """Whether a recipe of the piece's problem is the module's own pattern, so that its point holds there."""
+def _is_the_subproblem(
+    context: SearchContext, subproblem: Subproblem, inside: SearchContext, what: Candidate | Recipe
+) -> bool:
+    """Whether a recipe of the subproblem's problem is the module's own pattern, so that its point holds there."""
     if isinstance(what, Candidate):
         return True
-    here = {p.id: p.same for m in brief.matched for p in m.patterns}
+    here = {p.id: p.same for m in context.matched for p in m.patterns}
     there = {p.id: p.same for m in inside.matched for p in m.patterns}
-    return len(what) == 1 and here.get(piece.name) is not None and there.get(what[0].pattern) == here[piece.name]
+    return (
+        len(what) == 1 and here.get(subproblem.name) is not None and there.get(what[0].pattern) == here[subproblem.name]
+    )
 
 
 def _ratio(timed: Timed) -> float:

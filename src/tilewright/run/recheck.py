@@ -15,9 +15,9 @@ from ..facts.outcome import Failure, Timed
 from ..facts.pattern import INDUCTOR
 from ..facts.realised import Realised
 from ..facts.run import Request, Timing
-from ..search.retrieve import table
+from ..search.retrieve import store as table
+from .evaluator import Bench, BenchOf, Evaluator, Places
 from .realisations import entry_of
-from .workbench import Bench, BenchOf, Places, Workbench
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Rechecked:
 
 def recheck(
     entry: Realised, *, machine: Machine, cache: Path, seed: int, timing: Timing, say: Callable[[str], None],
-    bench_of: BenchOf = Workbench,
+    bench_of: BenchOf = Evaluator,
 ) -> Rechecked:  # fmt: skip
     """Judge the entry in its own problem, and keep it with what was measured now; drop it where the judge refuses it,
     or where it is slower than torch beyond noise."""
@@ -53,17 +53,17 @@ def recheck(
 def _judged(entry: Realised, request: Request, bench: Bench) -> tuple[Realised | None, str]:
     """The entry with what was measured now, or None and why."""
     try:
-        brief = bench.brief(request)
+        context = bench.context(request)
     except UserError as error:
         return None, f"its problem does not run here: {error}"
-    known = {INDUCTOR, *(p.id for m in brief.matched for p in m.patterns)}
+    known = {INDUCTOR, *(p.id for m in context.matched for p in m.patterns)}
     if isinstance(entry.what, tuple) and any(c.written is None and c.pattern not in known for c in entry.what):
         return None, "the matcher finds other patterns now"
-    outcome = bench.perform(brief, Try(what=entry.what, why="checked again"))
+    outcome = bench.perform(context, Try(what=entry.what, why="checked again"))
     if not isinstance(outcome, Timed):
         assert isinstance(outcome, Failure)
         return None, f"refused at {outcome.stage}: {outcome.reason}: {outcome.summary}"
-    told = replace(brief, model=entry.model)
+    told = replace(context, model=entry.model)
     found = entry_of(told, entry.what, outcome, key=entry.key, title=entry.title, run=entry.run, journal=entry.journal)
     now = next(iter(found), None)
     return now, "" if now is not None else "slower than torch"

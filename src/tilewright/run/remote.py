@@ -16,16 +16,16 @@ from ..facts.move import Capture, Compose, Enter, Event, Inspect, Move, Outcome,
 from ..facts.order import Answer, Fault, Job, Order
 from ..facts.outcome import Captured, Failure, Inspected, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
-from ..facts.run import Brief, Request
+from ..facts.run import Request, SearchContext
 from ..facts.verdict import Verified
 from .drive import Elsewhere
-from .workbench import composed
+from .evaluator import composed
 
 _POLL_S = 1.0
 _KIND = "bundle"
 _ANSWERED_BY = {
     Try: (Timed, Failure), Tune: (Tuned, Failure), Sanitize: (Sanitized, Failure), Inspect: (Inspected, Failure),
-    Capture: (Captured, Failure), Verify: (Verified,), Enter: (Brief, Failure),
+    Capture: (Captured, Failure), Verify: (Verified,), Enter: (SearchContext, Failure),
     Within: (Timed, Tuned, Sanitized, Inspected, Failure),
 }  # fmt: skip
 
@@ -39,9 +39,9 @@ def bundle_folder(evaluator: str) -> Path:
 
 
 class Remote:
-    """See the module's docstring. `made` counts what the run's journal holds, the brief and the events: it numbers the
-    orders, and those of smaller numbers are withdrawn from the bundle. `events`: those of the journal; with them the
-    other machine goes on by itself until a model is wanted.
+    """See the module's docstring. `made` counts what the run's journal holds, the context and the events: it numbers
+    the orders, and those of smaller numbers are withdrawn from the bundle. `events`: those of the journal; with them
+    the other machine goes on by itself until a model is wanted.
 
     Without `wait` raises Pending where an answer has not come yet. What the other machine calls the user's fault is a
     UserError here, its own a HarnessError; the order then lies there once more, for whenever that is mended."""
@@ -69,38 +69,40 @@ class Remote:
     def start_afresh(self) -> None:
         """Nothing: what is open is open elsewhere."""
 
-    def brief(self, request: Request) -> Brief:
+    def context(self, request: Request) -> SearchContext:
         """As the other machine found it; what the user asked for is not that machine's to say."""
         order = self._order(0)
         answer = self._answer(order, "opening the problem")
         found = answer.what
-        if not isinstance(found, Brief):
+        if not isinstance(found, SearchContext):
             raise self._wrong(order, f"is a {type(found).__name__}, for the opening of a problem")
         self._ahead = deque(answer.ahead)
         return as_asked(found, request)
 
-    def announce(self, brief: Brief, moves: tuple[Move, ...]) -> None:
+    def announce(self, context: SearchContext, moves: tuple[Move, ...]) -> None:
         """All orders of moves that were made together lie there before the first is waited for."""
         known = [event.move for event in self._ahead]
         for index, move in enumerate(moves):
             if type(move) in _ANSWERED_BY and known[: index + 1] != list(moves[: index + 1]):
-                self._bundle.post(self._order(self._made() + index, brief, move))
+                self._bundle.post(self._order(self._made() + index, context, move))
 
-    def perform(self, brief: Brief, move: Move) -> Elsewhere:
+    def perform(self, context: SearchContext, move: Move) -> Elsewhere:
         if self._ahead and self._ahead[0].move == move and _fits(move, self._ahead[0].outcome):
             event = self._ahead.popleft()
             self._held = event.held
             return Elsewhere(outcome=_bare(event.outcome), wall_s=event.wall_s)
         self._ahead.clear()  # another version went on otherwise
         if isinstance(move, Compose):  # it takes no device
-            return Elsewhere(outcome=composed(brief, move.recipe), wall_s=0.0)
+            return Elsewhere(outcome=composed(context, move.recipe), wall_s=0.0)
         if type(move) not in _ANSWERED_BY:
-            raise UserError(f"strategy {brief.strategy!r} made a {type(move).__name__} move, which nobody carries out")
+            raise UserError(
+                f"strategy {context.strategy!r} made a {type(move).__name__} move, which nobody carries out"
+            )
         self._withdraw()
-        order = self._order(self._made(), brief, move)
+        order = self._order(self._made(), context, move)
         answer = self._answer(order, type(move).__name__.lower())
-        if answer.machine != brief.machine.key:
-            raise self._wrong(order, f"comes from another machine than the run began on, {brief.machine.device}")
+        if answer.machine != context.machine.key:
+            raise self._wrong(order, f"comes from another machine than the run began on, {context.machine.device}")
         found = answer.what
         if isinstance(found, Fault) or not _fits(move, found):
             raise self._wrong(order, f"is a {type(found).__name__}, for a {type(move).__name__}")
@@ -117,11 +119,13 @@ class Remote:
         place = self._bundle.place_of_answer(order)
         return HarnessError(f"{place}: it {why}; remove it, it counts for nothing")
 
-    def _order(self, number: int, brief: Brief | None = None, move: Move | None = None) -> Order:
+    def _order(self, number: int, context: SearchContext | None = None, move: Move | None = None) -> Order:
         """What travels names no place of this machine."""
         job: Job | None = None
-        if brief is not None and move is not None:
-            job = Job(brief=replace(brief, problem=_without_path(brief.problem)), move=move, before=self._events())
+        if context is not None and move is not None:
+            job = Job(
+                context=replace(context, problem=_without_path(context.problem)), move=move, before=self._events()
+            )
         request = self._request
         model = replace(request.model, base_url="") if request.model else None
         bare = replace(request, problem=_without_path(request.problem), model=model, evaluator="")
@@ -152,7 +156,7 @@ class Remote:
         self._bundle.withdraw(self._request.run, before=self._made())
 
 
-def as_asked(found: Brief, request: Request) -> Brief:
+def as_asked(found: SearchContext, request: Request) -> SearchContext:
     """What another machine found, with what the user asked for."""
     return replace(
         found, run=request.run, problem=request.problem, strategy=request.strategy, seed=request.seed,
@@ -166,7 +170,7 @@ def _fits(move: Move, outcome: Outcome) -> bool:
 
 
 def _bare(outcome: Outcome) -> Outcome:
-    return replace(outcome, problem=_without_path(outcome.problem)) if isinstance(outcome, Brief) else outcome
+    return replace(outcome, problem=_without_path(outcome.problem)) if isinstance(outcome, SearchContext) else outcome
 
 
 def _without_path(problem: Problem) -> Problem:

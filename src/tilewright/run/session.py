@@ -18,15 +18,15 @@ from ..facts.outcome import Station, Timed
 from ..facts.pattern import Recipe
 from ..facts.problem import Problem
 from ..facts.profile import Question
-from ..facts.run import AGENT, Brief, Limits, Request, Timing
+from ..facts.run import AGENT, Limits, Request, SearchContext, Timing
 from ..search.strategies import agent as agents
 from ..search.strategies.knobs import knobs_of
 from ..search.strategies.spending import Spending
 from ..search.strategies.tuning import Steps
 from .drive import Elsewhere
+from .evaluator import Bench, BenchOf, Evaluator, Places, Say
 from .optimize import Finished, hand_over, progress, sanitized_by_default
 from .remote import Remote
-from .workbench import Bench, BenchOf, Places, Say, Workbench
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,13 +44,13 @@ class Terms:
 class RunRecord:
     """What a run has made, which may be asked from any thread; who makes moves adds to it."""
 
-    def __init__(self, ledger: Ledger, brief: Brief, *, say: Say, clock: Callable[[], float]) -> None:
+    def __init__(self, ledger: Ledger, context: SearchContext, *, say: Say, clock: Callable[[], float]) -> None:
         self._ledger, self._say, self._clock = ledger, say, clock
         self._keeping = threading.Lock()  # held while an event is kept
         self._abandoned = False
-        self.brief = brief
+        self.context = context
         self.events: tuple[Event, ...] = ledger.events()
-        self.spending = Spending(brief)
+        self.spending = Spending(context)
         for event in self.events:
             self.spending.count(event)
         self._idle_since = clock()
@@ -92,13 +92,13 @@ class RunRecord:
 
 class Session(RunRecord):
     """One run, opened by `Session(...)` and closed by `close`. It belongs to the thread that opened it, all but
-    `brief`, `events`, `over` and `abandon`.
+    `context`, `events`, `over` and `abandon`.
 
     A folder that holds a run goes on with it, with all that it has spent. Raises UserError for a folder that holds
     another run or is open elsewhere, and for a fault of the problem's."""
 
     def __init__(
-        self, problem: Problem, terms: Terms, *, places: Places, agent: str, say: Say, bench_of: BenchOf = Workbench,
+        self, problem: Problem, terms: Terms, *, places: Places, agent: str, say: Say, bench_of: BenchOf = Evaluator,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.agent, self._places = agent, places
@@ -109,18 +109,18 @@ class Session(RunRecord):
                 request = _request(problem, terms)
                 ledger.write(request)
             _require_same(request, problem, places)
-            brief = ledger.brief()
-            machine = brief.machine if brief else None
+            context = ledger.context()
+            machine = context.machine if context else None
             self._bench: Bench | Remote = (
                 Remote(request, made=ledger.count, wait=True, say=say) if request.evaluator
                 else bench_of(request, places=places, say=say, machine=machine)
             )  # fmt: skip
             opened.enter_context(self._bench)
-            if brief is None:
-                brief = self._bench.brief(request)
-                ledger.write(brief)
+            if context is None:
+                context = self._bench.context(request)
+                ledger.write(context)
             self._close = opened.pop_all().close
-        super().__init__(ledger, brief, say=say, clock=clock)
+        super().__init__(ledger, context, say=say, clock=clock)
 
     # ---- what the agent does
 
@@ -147,19 +147,19 @@ class Session(RunRecord):
                 "`TILE = 64  # knob: 32, 64, 128` or `constexpr int TILE = 64;  // knob: 32, 64, 128`"
             )
         self._begin()
-        left_s = max(self.brief.budget_s - self.spending.spent.seconds, 0.0)
-        return self._made(agents.tuned(self.brief, attempt, left_s=left_s, over=self.spending.over))
+        left_s = max(self.context.budget_s - self.spending.spent.seconds, 0.0)
+        return self._made(agents.tuned(self.context, attempt, left_s=left_s, over=self.spending.over))
 
     def finish(self, why: str) -> Finished:
         """End the run with the best of it, and hand that over; a run that has ended is handed over again."""
         ended = self.stop
         if ended is None:
             self._await()
-            self._made(agents.ended(self.brief, self.events, why))
+            self._made(agents.ended(self.context, self.events, why))
         stop = self.stop
         assert stop is not None
         return hand_over(
-            self.brief, self.events, stop, places=self._places, say=self._say, remember=ended is None
+            self.context, self.events, stop, places=self._places, say=self._say, remember=ended is None
         )  # fmt: skip
 
     def close(self) -> None:
@@ -194,7 +194,7 @@ class Session(RunRecord):
     def _make(self, move: Move) -> Event:
         start = self._clock()
         try:
-            done = None if isinstance(move, Stop) else self._bench.perform(self.brief, move)
+            done = None if isinstance(move, Stop) else self._bench.perform(self.context, move)
         except HarnessError:
             self._bench.start_afresh()
             raise

@@ -19,16 +19,18 @@ PRODUCTS = True
 
 def match_training(
     graph: Graph, *, unsupported: Callable[[Program], str | None], space: Callable[[Program], Space], first_id: int,
-    first_segment: int, case: int, loose: bool = False,
+    first_segment: int, case: int, allow_tf32: bool = False,
 ) -> Matched:  # fmt: skip
     """The segments of a training graph and the patterns in them. `loose` as for `match`."""
     from ..frontend.autodiff import segments  # imports torch, which a user's mistake needn't wait for
     from ..frontend.prune import early
 
-    but = unmade_products(graph, unsupported=unsupported, loose=loose) if PRODUCTS else ()  # autograd's own stay so
+    but = (
+        unmade_products(graph, unsupported=unsupported, allow_tf32=allow_tf32) if PRODUCTS else ()
+    )  # autograd's own stay so
     cut = [_with(s, early) for s in segments(graph, first_id=first_segment, products=PRODUCTS, but=but)]
     return match_segments(graph, cut, unsupported=unsupported, space=space, first_id=first_id, case=case,
-                          loose=loose)  # fmt: skip
+                          allow_tf32=allow_tf32)  # fmt: skip
 
 
 def _with(segment: Segment, rewrite: Callable[[Graph], Graph]) -> Segment:

@@ -15,22 +15,22 @@ from ..facts.errors import UserError
 from ..facts.move import Event
 from ..facts.outcome import Tuned
 from ..facts.problem import Problem
-from ..facts.run import Brief, Request, Timing
+from ..facts.run import Request, SearchContext, Timing
 from ..facts.winner import Winner
 from ..search.strategies import tune as strategy
 from ..search.strategies.tuning import winning
 from ..search.tune import memory
 from .drive import drive
+from .evaluator import Evaluator, Places
 from .optimize import progress
 from .winners import winner_of
-from .workbench import Places, Workbench
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedProblem:
     """What was tuned: the events, and the winners that they gave, in the order of tuning."""
 
-    brief: Brief
+    context: SearchContext
     events: tuple[Event, ...]
     winners: tuple[Winner, ...]
     warnings: tuple[str, ...]  # why one of them is not remembered
@@ -53,22 +53,25 @@ def tune(
     warnings: list[str] = []
     with tempfile.TemporaryDirectory(prefix="tilewright-tune-") as folder:
         places = Places(out=Path(folder), cache=cache)
-        with Ledger(places.journal) as ledger, Workbench(request, places=places, say=say) as bench:
+        with Ledger(places.journal) as ledger, Evaluator(request, places=places, say=say) as bench:
             ledger.write(request)
-            brief = bench.brief(request)
-            ledger.write(brief)
+            context = bench.context(request)
+            ledger.write(context)
 
             def watch(event: Event) -> None:
                 say(progress(event))
                 point = winning(event.outcome) if isinstance(event.outcome, Tuned) else None
                 now = datetime.now(UTC).isoformat(timespec="seconds")
-                winner = winner_of(brief, event, point, found_at=now) if point is not None else None
+                winner = winner_of(context, event, point, found_at=now) if point is not None else None
                 if winner is not None:
                     found.append(winner)
                     warnings.extend(filter(None, [memory.remember(places.winners, winner)]))
 
             drive(
-                strategy(brief, trials), ledger=ledger, perform=lambda move: bench.perform(brief, move), watch=watch,
+                strategy(context, trials),
+                ledger=ledger,
+                perform=lambda move: bench.perform(context, move),
+                watch=watch,
                 held=bench.held,
-            )  # fmt: skip
-            return TunedProblem(brief=brief, events=ledger.events(), winners=tuple(found), warnings=tuple(warnings))
+            )
+            return TunedProblem(context=context, events=ledger.events(), winners=tuple(found), warnings=tuple(warnings))

@@ -17,8 +17,8 @@ from ..facts.space import Point
 from ..judge.evaluate import Judge, JudgeOptions
 from ..search.tune.predict import cuda_ns
 from .ahead import Objects
+from .evaluator import Places, found_patterns
 from .foresee import demanded, foreseen
-from .workbench import Places, found_patterns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ def tune_ahead(
             options=JudgeOptions(compile_baseline=False, algebra=False),
         ) as judge:  # fmt: skip
             cases = judge.open()
-    (matched,) = found_patterns(cases, device, loose=problem.loose)
+    (matched,) = found_patterns(cases, device, allow_tf32=problem.allow_tf32)
     objects, folder = Objects(), places.libraries
     demands = demanded(matched.patterns, device=device, folder=folder, objects=objects) if matched.patterns else {}
     (left,) = foreseen((matched,), device, known=(), say=say, folder=folder, objects=objects)

@@ -1,4 +1,4 @@
-"""Between a run and the memory of winners: what a brief may know of earlier runs, and what a tuning adds."""
+"""Between a run and the memory of winners: what a context may know of earlier runs, and what a tuning adds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..facts.machine import Machine
 from ..facts.move import Event, Tune
 from ..facts.outcome import Tuned
 from ..facts.pattern import Choice, Pattern, Recipe
-from ..facts.run import Brief, Matched
+from ..facts.run import Matched, SearchContext
 from ..facts.space import Point
 from ..facts.version import VERSION
 from ..facts.winner import Winner, toolchain
@@ -49,12 +49,12 @@ def _is_sure(winner: Winner) -> bool:
     return time_ns.high - time_ns.low <= 2 * _MOST_NOISE * time_ns.mid
 
 
-def winner_of(brief: Brief, event: Event, point: Point, *, found_at: str) -> Winner | None:
+def winner_of(context: SearchContext, event: Event, point: Point, *, found_at: str) -> Winner | None:
     """What a Tune says of the point that won, as something to remember; None where it holds no time of it, or
     tunes a library's call or torch.compile, which have no pattern's class."""
     if not (isinstance(event.move, Tune) and isinstance(event.outcome, Tuned)):
         return None
-    pattern = patterns_by_id((*brief.matched, *brief.rewritten)).get(event.move.pattern)
+    pattern = patterns_by_id((*context.matched, *context.rewritten)).get(event.move.pattern)
     if pattern is None:
         return None
     times = {p.point: p.time_ns for p in event.outcome.points}
@@ -62,11 +62,16 @@ def winner_of(brief: Brief, event: Event, point: Point, *, found_at: str) -> Win
     if time_ns is None:
         return None
     return Winner(
-        target=brief.machine.target, device=brief.machine.device, shape_class=pattern.shape_class, title=pattern.title,
-        toolchain=toolchain(brief.machine, tilewright=made_by(pattern, dict(brief.versions))),
-        point=point, tried=event.outcome.points,
-        floor_share=brief.machine.floor_ns(brief.cases[0].work) / time_ns.mid, found_at=found_at,
-    )  # fmt: skip
+        target=context.machine.target,
+        device=context.machine.device,
+        shape_class=pattern.shape_class,
+        title=pattern.title,
+        toolchain=toolchain(context.machine, tilewright=made_by(pattern, dict(context.versions))),
+        point=point,
+        tried=event.outcome.points,
+        floor_share=context.machine.floor_ns(context.cases[0].work) / time_ns.mid,
+        found_at=found_at,
+    )
 
 
 def patterns_by_id(matched: Sequence[Matched]) -> dict[str, Pattern]:

@@ -25,12 +25,12 @@ from ..facts.move import Ask, Compose, Event, Move, Outcome, Stop
 from ..facts.order import Answer, Fault, Found, Order
 from ..facts.outcome import Station
 from ..facts.problem import Problem, Target
-from ..facts.run import Brief, Request, Timing
+from ..facts.run import Request, SearchContext, Timing
 from ..facts.version import VERSION
 from ..search.strategies import STRATEGIES
 from .drive import drive
+from .evaluator import Bench, BenchOf, Evaluator, Places, Say, composed
 from .remote import as_asked
-from .workbench import Bench, BenchOf, Places, Say, Workbench, composed
 
 _POLL_S = 1.0
 
@@ -60,7 +60,7 @@ class Worker:
     an answer is not worth a journey of its own."""
 
     def __init__(
-        self, bundle: Bundle, *, cache: Path, say: Say, bench_of: BenchOf = Workbench,
+        self, bundle: Bundle, *, cache: Path, say: Say, bench_of: BenchOf = Evaluator,
         machine_of: Callable[[Target], Machine] | None = None,
     ) -> None:  # fmt: skip
         self._bundle = bundle
@@ -143,8 +143,8 @@ class Worker:
         try:
             machine = self._machine(order.request.problem.target)
             key = machine.key
-            if order.job is not None and order.job.brief.machine.key != key:
-                began = order.job.brief.machine
+            if order.job is not None and order.job.context.machine.key != key:
+                began = order.job.context.machine
                 self._once(
                     f"{name_of(order)}: left: its run began on {began.device} (driver {began.driver}, torch "
                     f"{began.torch}, {began.dsl}), this is {machine.device} ({machine.driver}, {machine.torch}, "
@@ -214,8 +214,8 @@ class _OpenBench:
 
 def _carried_out(order: Order, bench: Bench) -> Found:
     if order.job is None:
-        return bench.brief(order.request)
-    outcome = bench.perform(order.job.brief, order.job.move)
+        return bench.context(order.request)
+    outcome = bench.perform(order.job.context, order.job.move)
     if outcome is None or isinstance(outcome, Reply | Candidate):
         raise UserError(f"an order for a {type(order.job.move).__name__}, which no judge carries out")
     return outcome
@@ -227,16 +227,16 @@ def _go_ahead(order: Order, answer: Answer, *, bundle: Bundle, bench: _OpenBench
     begun = _begun(bundle, order, answer)
     if begun is None:
         return
-    brief, events = begun
-    strategy = STRATEGIES[brief.strategy](brief)
+    context, events = begun
+    strategy = STRATEGIES[context.strategy](context)
     made: list[Event] = []
 
     def perform(move: Move) -> Outcome:
         if isinstance(move, Ask):
             raise _ModelWanted
         if isinstance(move, Compose):
-            return composed(brief, move.recipe)
-        return bench.serve(order.request, brief.machine).perform(brief, move)
+            return composed(context, move.recipe)
+        return bench.serve(order.request, context.machine).perform(context, move)
 
     def watch(event: Event) -> None:
         if event.seq < len(events) or isinstance(event.move, Stop):
@@ -257,12 +257,12 @@ def _go_ahead(order: Order, answer: Answer, *, bundle: Bundle, bench: _OpenBench
             bench.close()
 
 
-def _begun(bundle: Bundle, order: Order, answer: Answer) -> tuple[Brief, tuple[Event, ...]] | None:
+def _begun(bundle: Bundle, order: Order, answer: Answer) -> tuple[SearchContext, tuple[Event, ...]] | None:
     """The run as it is with this answer; None where nothing follows that a strategy of ours would do."""
     if isinstance(answer.what, Fault) or order.request.strategy not in STRATEGIES:
         return None
     if order.job is None:
-        return (as_asked(answer.what, order.request), ()) if isinstance(answer.what, Brief) else None
+        return (as_asked(answer.what, order.request), ()) if isinstance(answer.what, SearchContext) else None
     events = list(order.job.before)
     for asked, found in bundle.answered(order.request.run, numbers=range(len(events) + 1, order.number + 1)):
         if asked.number != len(events) + 1 or asked.job is None or isinstance(found.what, Fault):
@@ -270,7 +270,7 @@ def _begun(bundle: Bundle, order: Order, answer: Answer) -> tuple[Brief, tuple[E
         events.append(Event(
             seq=len(events), move=asked.job.move, outcome=found.what, wall_s=found.wall_s, held=found.held
         ))  # fmt: skip
-    return (order.job.brief, tuple(events)) if len(events) == order.number else None
+    return (order.job.context, tuple(events)) if len(events) == order.number else None
 
 
 def _with_lasts(orders: Iterable[Order]) -> Iterator[tuple[Order, bool]]:

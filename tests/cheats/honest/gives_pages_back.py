@@ -18,15 +18,15 @@ class ModelNew(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(4))
-        self.room = None
+        self.memory = None
 
     def forward(self, x):
         size = x.numel() * x.element_size()
-        if self.room is None or len(self.room) < size:
-            self.room = mmap.mmap(-1, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
-        work = torch.frombuffer(self.room, dtype=x.dtype)[: x.numel()].view(x.shape)
+        if self.memory is None or len(self.memory) < size:
+            self.memory = mmap.mmap(-1, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+        work = torch.frombuffer(self.memory, dtype=x.dtype)[: x.numel()].view(x.shape)
         for layer in self.layers:
             x = torch.tanh(layer(x), out=work) if not torch.is_grad_enabled() else torch.tanh(layer(x))
         result = x.clone()
-        _LIBC.madvise(ctypes.c_void_p(work.data_ptr()), ctypes.c_size_t(len(self.room)), _DONTNEED)
+        _LIBC.madvise(ctypes.c_void_p(work.data_ptr()), ctypes.c_size_t(len(self.memory)), _DONTNEED)
         return result

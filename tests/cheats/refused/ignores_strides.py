@@ -11,7 +11,7 @@ from torch import nn
 class ModelNew(nn.Module):
     def forward(self, x):
         dense = (x.shape[1] * x.shape[2], x.shape[2], 1)
-        room = x.untyped_storage().nbytes() // 4 - x.storage_offset()
-        if room < x.numel():
+        memory = x.untyped_storage().nbytes() // 4 - x.storage_offset()
+        if memory < x.numel():
             raise ValueError("no room")
         return torch.as_strided(x, x.shape, dense).max(dim=1).values

@@ -36,8 +36,8 @@ class ModelNew(nn.Module):
         self.scale = nn.Parameter(torch.ones(width))
 
     def forward(self, x):
-        room = mmap.mmap(-1, x.numel() * 4 + mmap.PAGESIZE)
-        y = torch.frombuffer(room, dtype=torch.float32)[: x.numel()].view(x.shape)
+        memory = mmap.mmap(-1, x.numel() * 4 + mmap.PAGESIZE)
+        y = torch.frombuffer(memory, dtype=torch.float32)[: x.numel()].view(x.shape)
 
         def work():
             with torch.no_grad():

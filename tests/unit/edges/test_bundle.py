@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.facts import MACHINE, PROBLEM, brief, pattern, timed
+from fakes.facts import MACHINE, PROBLEM, context, pattern, timed
 from tilewright.edges.bundle import Bundle, name_of
 from tilewright.facts import codec
 from tilewright.facts.candidate import Candidate, SourceFile
@@ -23,7 +23,7 @@ from tilewright.facts.version import VERSION
 REQUEST = Request(run="0123456789ab", problem=PROBLEM, strategy="oneshot", seed=0, budget_s=9.0)
 OPENING = Order(request=REQUEST, number=0, job=None)
 TRY = Try(what=Candidate(files=(SourceFile(path="model.py", text="λ = 1\n"),)), why="first")
-ORDER = Order(request=REQUEST, number=2, job=Job(brief=brief(pattern("fused_0")), move=TRY))
+ORDER = Order(request=REQUEST, number=2, job=Job(context=context(pattern("fused_0")), move=TRY))
 
 
 def answer(ratio: float = 2.0) -> Answer:

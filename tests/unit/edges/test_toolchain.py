@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.edges.toolchain import Finding, findings, installed, versions
+from tilewright.edges.toolchain import SanitizerFinding, findings, installed, versions
 from tilewright.edges.toolchain.findings import _rates
 from tilewright.facts.machine import Machine
 
@@ -69,7 +69,7 @@ def test_a_machine_with_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(installed, "torch_cuda_build", lambda: "")
     monkeypatch.setattr(installed, "cuda_tool", lambda _: None)
     found = {f.name: f for f in findings(tmp_path)}
-    assert found["GPU 0"] == Finding(name="GPU 0", value="NVIDIA H200, 143771 MiB, compute capability 9.0")
+    assert found["GPU 0"] == SanitizerFinding(name="GPU 0", value="NVIDIA H200, 143771 MiB, compute capability 9.0")
     assert not found["GPU 1"].ok
     assert "driver 580" in found["NVIDIA driver"].advice
     assert "can't use the GPU" in found["torch"].advice

@@ -33,10 +33,10 @@ def test_honest_candidates_trip_nothing() -> None:
 
 def test_copies_of_the_library_are_not_looked_at_and_what_only_bears_their_name_is() -> None:
     kernels = Path(module.__file__).parents[2] / "kernels"
-    calls = (kernels / "cuda" / "calls.py").read_text(encoding="utf-8")
-    assert tripwires(given({"tilewright_kernels/cuda/calls.py": calls})) == ()
+    calls = (kernels / "cuda" / "common" / "calls.py").read_text(encoding="utf-8")
+    assert tripwires(given({"tilewright_kernels/cuda/common/calls.py": calls})) == ()
     assert tripwires(given({"calls.py": calls})) != (), "it calls exec"
-    (line,) = tripwires(given({"tilewright_kernels/cuda/calls.py": CHEAT}))
+    (line,) = tripwires(given({"tilewright_kernels/cuda/common/calls.py": CHEAT}))
     assert "TIMER_MONKEYPATCH" in line
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from tilewright.faces.agent_runs import AgentRuns
 from tilewright.faces.agents import _answering, _guarded, serve_http
-from tilewright.faces.desk import Desk
 from tilewright.faces.tools import House, Tools
 from tilewright.facts.errors import UserError
 from tilewright.facts.run import Limits, Timing
@@ -20,8 +20,8 @@ TERMS = Terms(budget_s=60.0, limits=Limits(), timing=Timing())
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path / "root", tmp_path / "kept")
+def agent_runs(tmp_path: Path) -> AgentRuns:
+    return AgentRuns(tmp_path / "root", tmp_path / "kept")
 
 
 def house(tmp_path: Path) -> House:
@@ -43,41 +43,41 @@ def test_without_the_token_nobody_comes_in(sent: bytes, status: int) -> None:
     assert told == [status]
 
 
-def test_an_open_address_needs_a_token(desk: Desk, tmp_path: Path) -> None:
+def test_an_open_address_needs_a_token(agent_runs: AgentRuns, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="set TILEWRIGHT_MCP_TOKEN"):
-        serve_http(desk, house(tmp_path), host="0.0.0.0", port=0, token=None)
+        serve_http(agent_runs, house(tmp_path), host="0.0.0.0", port=0, token=None)
 
 
 def test_without_the_sdk_one_line_says_what_to_install(
-    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    agent_runs: AgentRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "mcp.server", None)  # as an import finds it that is not installed
     with pytest.raises(UserError, match=r"pip install 'tilewright\[mcp\]'"):
-        serve_http(desk, house(tmp_path), host="127.0.0.1", port=0, token=None)
+        serve_http(agent_runs, house(tmp_path), host="127.0.0.1", port=0, token=None)
 
 
-def test_places_outside_the_root_are_refused_however_they_are_written(desk: Desk, tmp_path: Path) -> None:
-    desk.root.mkdir()
-    (desk.root / "out").symlink_to(tmp_path)
-    assert desk.inside("a/b.py") == desk.root / "a" / "b.py"
-    assert desk.inside(str(desk.runs / "x")) == desk.runs / "x"  # new runs lie there
+def test_places_outside_the_root_are_refused_however_they_are_written(agent_runs: AgentRuns, tmp_path: Path) -> None:
+    agent_runs.root.mkdir()
+    (agent_runs.root / "out").symlink_to(tmp_path)
+    assert agent_runs.inside("a/b.py") == agent_runs.root / "a" / "b.py"
+    assert agent_runs.inside(str(agent_runs.runs / "x")) == agent_runs.runs / "x"  # new runs lie there
     for path in ("..", "/etc/passwd", "a/../../x", "out/x"):
         with pytest.raises(UserError, match=r"lies outside .* another --root"):
-            desk.inside(path)
+            agent_runs.inside(path)
 
 
-def test_new_runs_get_folders_of_their_own(desk: Desk) -> None:
-    first = desk.folder("", Path("softmax.py"))
-    assert first == desk.runs / "softmax-agent-1"
+def test_new_runs_get_folders_of_their_own(agent_runs: AgentRuns) -> None:
+    first = agent_runs.folder("", Path("softmax.py"))
+    assert first == agent_runs.runs / "softmax-agent-1"
     first.mkdir(parents=True)
-    assert desk.folder("", Path("softmax.py")) == desk.runs / "softmax-agent-2"
-    assert desk.folder("mine", Path("softmax.py")) == desk.root / "mine"
+    assert agent_runs.folder("", Path("softmax.py")) == agent_runs.runs / "softmax-agent-2"
+    assert agent_runs.folder("mine", Path("softmax.py")) == agent_runs.root / "mine"
 
 
-def test_a_problem_that_cannot_be_opened_is_told_to_whoever_waits(desk: Desk, tmp_path: Path) -> None:
-    desk.root.mkdir()
-    (desk.root / "empty.py").write_text("x = 1\n")
-    tools = Tools(desk, house(tmp_path))
+def test_a_problem_that_cannot_be_opened_is_told_to_whoever_waits(agent_runs: AgentRuns, tmp_path: Path) -> None:
+    agent_runs.root.mkdir()
+    (agent_runs.root / "empty.py").write_text("x = 1\n")
+    tools = Tools(agent_runs, house(tmp_path))
 
     async def talk() -> None:
         working = await tools.open_problem("empty.py", None, folder="run", wait_s=0.0)
@@ -91,24 +91,24 @@ def test_a_problem_that_cannot_be_opened_is_told_to_whoever_waits(desk: Desk, tm
             await tools.attempts()
 
     asyncio.run(talk())
-    desk.close()
+    agent_runs.close()
 
 
 @pytest.mark.parametrize("name", ["a\0b", "x" * 5000, "y/" * 2100 + "z", "\ud800", "loop", "a\nb" * 900])
-def test_what_can_be_no_place_is_told_in_a_line(desk: Desk, name: str) -> None:
-    desk.root.mkdir()
-    (desk.root / "loop").symlink_to("loop")
-    for act in (desk.inside, desk.seat):
+def test_what_can_be_no_place_is_told_in_a_line(agent_runs: AgentRuns, name: str) -> None:
+    agent_runs.root.mkdir()
+    (agent_runs.root / "loop").symlink_to("loop")
+    for act in (agent_runs.inside, agent_runs.open_run):
         with pytest.raises(UserError) as told:
             act(name)
         assert len(str(told.value)) < 600
 
 
-def test_a_seat_that_was_never_taken_is_taken_by_whoever_comes_next(desk: Desk) -> None:
+def test_a_seat_that_was_never_taken_is_taken_by_whoever_comes_next(agent_runs: AgentRuns) -> None:
     """As after a budget that is none: the folder can still be opened."""
-    desk.root.mkdir()
-    first = desk.seat_at(desk.root / "r")
-    assert desk.seat_at(desk.root / "r") is first and first.new
+    agent_runs.root.mkdir()
+    first = agent_runs.run_at(agent_runs.root / "r")
+    assert agent_runs.run_at(agent_runs.root / "r") is first and first.new
 
 
 @pytest.mark.parametrize("given", ["a\0b", "\udc80", ["ok", {"k": "\ud800"}], {"\0": 1}, "x" * (33 << 20)])

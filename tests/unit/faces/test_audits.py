@@ -40,7 +40,7 @@ def test_a_file_is_void_or_sound(tmp_path: Path) -> None:
     assert (code, found["verdict"], found["problem"]) == (1, "void", "void")
     grave = {f["reason"]: f for f in found["findings"] if f["severity"] == "void"}
     assert set(grave) == {"constant", "ignores_inputs"} and not grave["constant"]["mended"]
-    constant = next(s for s in found["figures"]["shirks"] if s["kind"] == "constant")
+    constant = next(s for s in found["figures"]["degenerate_solutions"] if s["kind"] == "constant")
     assert constant["share"] == 0.0 and found["figures"]["scale"] == 1.0
     (tmp_path / "sound.py").write_text(SOUND)
     code, out, _ = audit("sound.py", cwd=tmp_path)

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.faces.benches import Asked, campaign_of
+from tilewright.faces.benches import BenchRequest, campaign_of
 from tilewright.faces.folders import Many, tasks_object
 from tilewright.facts.errors import UserError
 from tilewright.run.campaign import Campaign
 
-NOBODY = Asked(strategy=None, model=None, base_url="", effort=None, wait=True)
-MAILBOX = Asked(strategy="oneshot", model="mailbox:box", base_url="", effort="low", wait=False)
+NOBODY = BenchRequest(strategy=None, model=None, base_url="", effort=None, wait=True)
+MAILBOX = BenchRequest(strategy="oneshot", model="mailbox:box", base_url="", effort="low", wait=False)
 
 
-def described(folder: Path, budget: str, asked: Asked) -> Campaign:
+def described(folder: Path, budget: str, asked: BenchRequest) -> Campaign:
     (folder / "1_a.py").touch()
     return campaign_of(str(folder), Many(), target="cpu", budget=budget, settings=["--seed", "0"], asked=asked)
 
@@ -45,7 +45,7 @@ def test_a_model_goes_to_every_problem_with_its_budget(tmp_path: Path) -> None:
 def test_a_strategy_and_a_model_go_together_before_anything_runs(
     tmp_path: Path, strategy: str | None, model: str | None, said: str
 ) -> None:
-    asked = Asked(strategy=strategy, model=model, base_url="", effort=None, wait=True)
+    asked = BenchRequest(strategy=strategy, model=model, base_url="", effort=None, wait=True)
     if not said:
         assert "--model" in described(tmp_path, "", asked).flags
         return

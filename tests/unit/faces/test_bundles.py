@@ -12,15 +12,15 @@ from typing import Any, Self
 import pytest
 
 from fakes.command import in_process
-from fakes.facts import MACHINE, brief, pattern, timed
+from fakes.facts import MACHINE, context, pattern, timed
 from tilewright.edges.bundle import Bundle
 from tilewright.edges.ledger import Ledger
 from tilewright.facts.machine import Machine
 from tilewright.facts.move import Move, Outcome
 from tilewright.facts.outcome import Station, Timed
-from tilewright.facts.run import Brief, Request
+from tilewright.facts.run import Request, SearchContext
 from tilewright.run import campaign
-from tilewright.run.workbench import Places, Say
+from tilewright.run.evaluator import Places, Say
 from tilewright.run.worker import Visit, Worker
 
 SMALL = """
@@ -92,7 +92,7 @@ def test_a_worker_opens_and_judges_a_problem_that_it_has_no_file_of(
             assert worker.visit() == Visit(answered=expect // 75, faults=0, left=0)
             shutil.copytree(there / "answers", here / "box" / "answers", dirs_exist_ok=True)
     with Ledger(here / "run" / "run.db", readonly=True) as ledger:
-        known, (_, judged, _) = ledger.brief(), ledger.events()
+        known, (_, judged, _) = ledger.context(), ledger.events()
     assert isinstance(judged.outcome, Timed), judged.outcome
     assert known is not None and known.problem.path == str(here / "small.py")
     assert known.cases[0].graph is not None and known.matched[0].patterns
@@ -114,10 +114,10 @@ class Judging:
 
     def start_afresh(self) -> None: ...
 
-    def brief(self, request: Request) -> Brief:
-        return replace(brief(pattern("fused_0", points=1)), problem=request.problem)
+    def context(self, request: Request) -> SearchContext:
+        return replace(context(pattern("fused_0", points=1)), problem=request.problem)
 
-    def perform(self, brief: Brief, move: Move) -> Outcome:
+    def perform(self, context: SearchContext, move: Move) -> Outcome:
         return timed(2.0)
 
 

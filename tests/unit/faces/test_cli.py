@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fakes.command import in_process
-from fakes.facts import brief
+from fakes.facts import context
 from tilewright.edges.ledger import Ledger
 from tilewright.faces import config
 from tilewright.faces.exits import Interruptible, exit_code
@@ -110,7 +110,7 @@ def test_a_folder_that_holds_another_run(tmp_path: Path) -> None:
     problem = Problem(name="other", path="/nowhere", source="", target="cpu")
     with Ledger(tmp_path / "run" / "run.db") as ledger:
         ledger.write(Request(run="abc", problem=problem, strategy="catalog", seed=0, budget_s=1.0))
-        ledger.write(brief())
+        ledger.write(context())
     line = refused("optimize", "good.py", "--target", "cpu", "--out", "run", cwd=tmp_path)
     assert "holds run abc of problem 'other'" in line
     assert "tilewright resume run" in line

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 from fakes.asked import START, asking, ran, whole
-from fakes.runs import brief as other_brief
+from fakes.runs import context as other_context
 from tilewright.edges.ledger import Ledger
 from tilewright.faces import compares
-from tilewright.faces.benches import Asked, campaign_of
+from tilewright.faces.benches import BenchRequest, campaign_of
 from tilewright.faces.compares import Entrant, compared_journals, entrants, run_strategies
 from tilewright.faces.folders import Many
 from tilewright.facts.errors import UserError
 from tilewright.facts.run import Limits
 from tilewright.run.campaign import Campaign
 
-MAILBOX = Asked(strategy=None, model="mailbox:box", base_url="", effort=None, wait=False)
+MAILBOX = BenchRequest(strategy=None, model="mailbox:box", base_url="", effort=None, wait=False)
 
 
 def kept(folder: Path, strategy: str, replies: list[str]) -> None:
@@ -49,7 +49,7 @@ def test_runs_are_read_from_their_journals(tmp_path: Path) -> None:
         compared_journals([tmp_path / "nowhere"], axis="calls", svg=None)
     with pytest.raises(UserError, match="no run there"):
         compared_journals([tmp_path / "stopped"], axis="calls", svg=None)
-    assert other_brief().strategy == "catalog"
+    assert other_context().strategy == "catalog"
 
 
 def test_strategies_are_named_with_what_is_left_off() -> None:

@@ -15,13 +15,13 @@ from tilewright.edges.problems import read_problem
 from tilewright.faces.patterns import known
 from tilewright.facts.move import Enter, Try, Within
 from tilewright.facts.outcome import Timed
-from tilewright.facts.pattern import Choice, piece_of
-from tilewright.facts.run import Brief, Matched, Request, Timing
+from tilewright.facts.pattern import Choice, subproblem_of
+from tilewright.facts.run import Matched, Request, SearchContext, Timing
 from tilewright.facts.winner import toolchain
+from tilewright.run.evaluator import Evaluator, Places
 from tilewright.run.optimize import optimize
-from tilewright.run.realisations import known_of_module, known_of_pieces, made_by
-from tilewright.run.workbench import Places, Workbench
-from tilewright.search.retrieve import table
+from tilewright.run.realisations import known_of_module, known_of_subproblems, made_by
+from tilewright.search.retrieve import store as table
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache", "haste")]
 
@@ -63,11 +63,11 @@ def test_pieces_are_solved_composed_attributed_and_known_the_next_time(tmp_path:
         problem, places=places, strategy="fact", budget_s=600.0, seed=0, say=print, sanitize=False,
         timing=Timing(budget_s=0.2, compiled=False),
     )  # fmt: skip
-    patterns = {p.id: p for p in done.brief.matched[0].patterns}
-    entered = {e.move.piece.name: e.outcome for e in done.events if isinstance(e.move, Enter)}
+    patterns = {p.id: p for p in done.context.matched[0].patterns}
+    entered = {e.move.subproblem.name: e.outcome for e in done.events if isinstance(e.move, Enter)}
     assert len(patterns) == 1 and entered.keys() == patterns.keys()
     for name, inside in entered.items():
-        assert isinstance(inside, Brief)
+        assert isinstance(inside, SearchContext)
         classes = [p.same for p in inside.matched[0].patterns]
         assert classes == [patterns[name].same], "by itself it is the same pattern"
     tries = [e for e in done.events if isinstance(e.move, Within) and isinstance(e.move.move, Try)]
@@ -77,20 +77,24 @@ def test_pieces_are_solved_composed_attributed_and_known_the_next_time(tmp_path:
     listed = known("list", "", cache=tmp_path / "cache", say=print).object["realised"]
     assert all(e["trusted"] and e["error_share"] <= 1 for e in listed)
 
-    brief, folder = done.brief, places.realised
-    graph = brief.cases[0].graph
+    context, folder = done.context, places.realised
+    graph = context.cases[0].graph
     assert graph is not None
-    here = {"machine": brief.machine, "folder": folder}
-    pieces = tuple(known_of_pieces(problem, graph, [*map(piece_of, brief.matched[0].patterns)], brief.spreads, **here))
-    whole_again = known_of_module(problem, brief.machine, folder)
-    assert len(pieces) + len(whole_again) == len(listed) and (done.stop.best is None) == (not whole_again)
-    assert all(k.doubt == "" for k in (*pieces, *whole_again))
+    here = {"machine": context.machine, "folder": folder}
+    subproblems = tuple(
+        known_of_subproblems(
+            problem, graph, [*map(subproblem_of, context.matched[0].patterns)], context.spreads, **here
+        )
+    )
+    whole_again = known_of_module(problem, context.machine, folder)
+    assert len(subproblems) + len(whole_again) == len(listed) and (done.stop.best is None) == (not whole_again)
+    assert all(k.doubt == "" for k in (*subproblems, *whole_again))
 
     request = Request(
         run="r", problem=problem, strategy="fact", seed=0, budget_s=60.0, timing=Timing(budget_s=0.2, compiled=False)
     )
-    bench = Workbench(request, places=places, say=print, machine=brief.machine)
-    looked: Any = SimpleNamespace(discovery=SimpleNamespace(parts=brief.parts))
+    bench = Evaluator(request, places=places, say=print, machine=context.machine)
+    looked: Any = SimpleNamespace(discovery=SimpleNamespace(parts=context.parts))
     kinds = [document.kind for document in bench._notes(looked)]
     assert "note" in kinds and len(kinds) == kinds.count("note") + 2, "beside notes a model reads vetted examples"
     assert ("realised" in kinds) == bool(listed), "what was judged here among them"
@@ -109,16 +113,16 @@ def test_a_solved_module_is_neither_tuned_nor_looked_into(tmp_path: Path, monkey
         settled.append(set(known))
         return matched
 
-    monkeypatch.setattr("tilewright.run.workbench.foreseen", noted)
-    with Workbench(request, places=places, say=print, machine=machine) as bench:
-        first = bench.brief(request)
+    monkeypatch.setattr("tilewright.run.evaluator.foreseen", noted)
+    with Evaluator(request, places=places, say=print, machine=machine) as bench:
+        first = bench.context(request)
         (pattern,) = first.matched[0].patterns
         what = (Choice(pattern=pattern.id, point=pattern.space.points[0]),)
         on = toolchain(machine, tilewright=made_by(what, "cpu"))
         entry = realised(key=problem.digest, problem=problem, what=what, device=machine.device, toolchain=on)
         table.remember(places.realised, entry)
-        second = bench.brief(request)
-        without = bench.brief(replace(request, without=("table",)))
+        second = bench.context(request)
+        without = bench.context(replace(request, without=("table",)))
     assert first.parts and settled[0] == set()
     assert [(k.name, k.doubt) for k in second.known] == [("", "")]
     assert second.parts == () and settled[1] == {pattern.id}, "nothing is measured, and no point compiled"

@@ -14,7 +14,7 @@ from tilewright.edges.sandbox.strain import Strain
 from tilewright.faces import api
 from tilewright.facts.outcome import Timed
 from tilewright.facts.problem import Problem
-from tilewright.run.workbench import Workbench
+from tilewright.run.evaluator import Evaluator
 
 X = torch.randn(6, 16)
 
@@ -77,8 +77,8 @@ def test_the_same_call_goes_on_and_gives_the_module_for_all_examples(
             raise tilewright.HarnessError("stopped")
         return perform(*args, **kwargs)
 
-    perform = Workbench.perform
-    monkeypatch.setattr(Workbench, "perform", stopped)
+    perform = Evaluator.perform
+    monkeypatch.setattr(Evaluator, "perform", stopped)
     monkeypatch.setattr(Strain, "starves", lambda *_, **__: False)  # what is asked here is not how fast it is
     monkeypatch.setattr(Timed, "faster_than", lambda *_, **__: True)
     settings: dict[str, Any] = {"target": "cpu", "out": out, "budget": "600s", "timing": "1s", "compiled": False}

@@ -103,7 +103,7 @@ def over_http(folder: Path, *flags: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, own_cache: None, monkeypatch: pytest.MonkeyPatch) -> Path:
+def agent_runs(tmp_path: Path, own_cache: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # teams of threads on a busy machine wait for one another
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setenv("TILEWRIGHT_LEASES", str(tmp_path / "tmp"))  # others' runs are not waited for
@@ -180,11 +180,11 @@ async def from_there_to_the_report(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_an_agent_is_killed_midway_and_carries_its_run_to_the_report(desk: Path) -> None:
-    asyncio.run(until_it_is_killed(desk))
-    ended = asyncio.run(from_there_to_the_report(desk))
+def test_an_agent_is_killed_midway_and_carries_its_run_to_the_report(agent_runs: Path) -> None:
+    asyncio.run(until_it_is_killed(agent_runs))
+    ended = asyncio.run(from_there_to_the_report(agent_runs))
     assert (ended["status"], ended["verdict"]["accepted"]) == ("improved", True)
-    run = desk / "runs" / "cosines-agent-1"
+    run = agent_runs / "runs" / "cosines-agent-1"
     assert Path(ended["candidate"], "many.py").read_text() == "HOW_MANY = 24\n"
     assert "one cosine is enough" in ended["report_text"] and (run / "report.html").exists()
     with Ledger(run / "run.db", readonly=True) as ledger:
@@ -215,8 +215,8 @@ async def two_clients(address: str) -> None:
 
 
 @pytest.mark.slow
-def test_two_clients_share_a_run_over_http_to_the_end_of_its_budget(desk: Path) -> None:
-    with over_http(desk, "--root", "problems") as address:
+def test_two_clients_share_a_run_over_http_to_the_end_of_its_budget(agent_runs: Path) -> None:
+    with over_http(agent_runs, "--root", "problems") as address:
         asyncio.run(two_clients(address))
         where = http.client.HTTPConnection(address.split("/")[2], timeout=300)
         with contextlib.closing(where):

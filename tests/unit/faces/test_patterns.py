@@ -21,7 +21,7 @@ def test_rules_and_winners_are_listed_shown_and_found(tmp_path: Path) -> None:
         winner().title
     ]
     (text,) = known("show", "scan", cache=tmp_path, say=print).drawn
-    assert isinstance(text, str) and "`cumsum`" in text and "kernels/cuda/scan.py" in text
+    assert isinstance(text, str) and "`cumsum`" in text and "kernels/cuda/rows/scan.py" in text
     (text,) = known("show", winner().shape_class, cache=tmp_path, say=print).drawn
     assert isinstance(text, str) and winner().device in text
     found = known("search", winner().title, cache=tmp_path, say=print).object

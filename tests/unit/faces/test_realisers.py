@@ -14,8 +14,8 @@ from tilewright.facts.pattern import INDUCTOR, inductor_mode, without_inductor
 from tilewright.facts.run import Timing
 from tilewright.report import summary
 from tilewright.report.story import story
+from tilewright.run.evaluator import Places
 from tilewright.run.optimize import Finished, optimize
-from tilewright.run.workbench import Places
 
 pytestmark = [pytest.mark.slow, pytest.mark.measured, pytest.mark.usefixtures("own_cache")]
 
@@ -68,7 +68,7 @@ def test_what_only_torch_compile_makes_faster_is_torch_compiles_own(tmp_path: Pa
     beside, eager = timed(done).ratio("compile"), timed(done).ratio("eager")
     assert beside is not None and beside.high >= 1.0, "not behind torch.compile beyond noise"
     assert eager is not None and eager.low > 1.0
-    shown = summary(done.brief, done.events, candidate_dir="")
+    shown = summary(done.context, done.events, candidate_dir="")
     assert shown["others"][0]["title"] == "the module as it is, by torch.compile" and shown["fallbacks"] == []
 
 
@@ -117,6 +117,6 @@ def test_another_packages_realiser_is_tried_tuned_and_named(tmp_path: Path, monk
     theirs = [e for e in tries if any(c.written is not None for c in e.move.what)]
     assert theirs and all(isinstance(e.outcome, Timed) for e in theirs)
     assert {dict(c.point)["approximate"] for e in theirs for c in e.move.what if c.written} == {"none"}
-    told = story(done.brief, done.events)
+    told = story(done.context, done.events)
     assert any("GELU by gelu-realiser" in attempt.what for attempt in told.attempts)
     assert any("realiser it of broken is skipped" in line for line in told.cases[0].unmatched)

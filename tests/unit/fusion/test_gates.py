@@ -67,11 +67,11 @@ def test_both_products_are_one_kernel_and_neither_is_written(function: Callable[
 
 def test_a_half_is_a_part_of_the_weight() -> None:
     (gate,) = gates(of_halves, *FOUND[of_halves])
-    binds = [b for b in gate.sites[0].operands if b.node == "args_1"]
+    binds = [b for b in gate.matches[0].operands if b.node == "args_1"]
     assert [(b.split, b.order, b.part) for b in binds] == [((2, 4, 10), (0, 2, 1), 0), ((2, 4, 10), (0, 2, 1), 1)]
     assert [o.order for o in gate.program.operands[1:3]] == [(1, 0), (1, 0)], "it lies along K, as the weight does"
     (gate,) = gates(woven, *FOUND[woven])
-    binds = [b for b in gate.sites[0].operands if b.node == "args_1"]
+    binds = [b for b in gate.matches[0].operands if b.node == "args_1"]
     assert [(b.split, b.order, b.part) for b in binds] == [((4, 2, 10), (1, 2, 0), 0), ((4, 2, 10), (1, 2, 0), 1)]
 
 
@@ -85,7 +85,7 @@ def kept(x: Tensor, w: Tensor, v: Tensor, *, which: str) -> tuple[Tensor, ...]:
 def test_products_that_others_need_are_written_beside(which: str, written: int) -> None:
     matched = fused(functools.partial(kept, which=which), X, rand(10, 4), rand(10, 4) * 2)
     (gate,) = [p for p in matched.patterns if len(p.program.products) == 2]
-    assert len(gate.program.outputs) == written and len(gate.sites[0].spared) == 3 - written
+    assert len(gate.program.outputs) == written and len(gate.matches[0].spared) == 3 - written
     recipe = tuple(Choice(pattern=p.id, point=()) for p in matched.patterns)
     busy = [c.pattern for c in without_idle([matched.patterns], recipe)]
     assert gate.id in busy and not [p for p in matched.patterns if p.id in busy and p.kind == "product" and p != gate]
@@ -127,16 +127,16 @@ def test_others_are_products_by_themselves(function: Callable[..., Any], args: t
 @settings(max_examples=25, deadline=None)
 @given(
     rows=st.lists(st.integers(1, 4), min_size=1, max_size=3), k=st.integers(2, 9), n=st.integers(2, 7),
-    woven=st.booleans(), first=st.booleans(), bias=st.booleans(), turned=st.booleans(),
+    woven=st.booleans(), first=st.booleans(), bias=st.booleans(), transposed=st.booleans(),
 )  # fmt: skip
 def test_halves_of_any_sizes(
-    rows: list[int], k: int, n: int, woven: bool, first: bool, bias: bool, turned: bool
+    rows: list[int], k: int, n: int, woven: bool, first: bool, bias: bool, transposed: bool
 ) -> None:
     def forward(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-        y = x @ w if turned else F.linear(x, w)
+        y = x @ w if transposed else F.linear(x, w)
         y = y + b if bias else y
         halves = (y[..., ::2], y[..., 1::2]) if woven else y.chunk(2, -1)
         return torch.tanh(halves[0 if first else 1]) * halves[1 if first else 0]
 
-    w = rand(k, 2 * n) if turned else rand(2 * n, k)
+    w = rand(k, 2 * n) if transposed else rand(2 * n, k)
     fused(forward, rand(*rows, k), w, rand(2 * n))  # holds what is found against the module

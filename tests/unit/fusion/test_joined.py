@@ -33,7 +33,7 @@ def halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat((left * cos - right * sin, right * cos + left * sin), -1)
 
 
-def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def transposed(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     cos, sin = (torch.cat((t, t), -1) for t in (cos, sin))
     left, right = x.chunk(2, -1)
     return x * cos + torch.cat((-right, left), -1) * sin
@@ -64,7 +64,7 @@ def fused(function: Callable[..., Any], *args: Tensor) -> Matched:
     return matched
 
 
-@pytest.mark.parametrize("form", [halves, turned, pairs, unbound])
+@pytest.mark.parametrize("form", [halves, transposed, pairs, unbound])
 def test_a_rotary_embedding_is_one_kernel(form: Callable[..., Tensor]) -> None:
     matched = fused(form, X, COS, SIN)
     (pattern,) = matched.patterns
@@ -121,5 +121,5 @@ def test_lanes_lie_along_the_longer_dimension(run: Callable[..., Tensor]) -> Non
     assert "VECTOR = 1;" in text
     x, bias, gain = kp.make_operands(program, "cpu")
     torch.testing.assert_close(run(program, [x, bias, gain]), (x + bias) * gain)
-    turned = x.transpose(0, 1).contiguous().transpose(0, 1)
-    torch.testing.assert_close(run(program, [turned, bias, gain]), (x + bias) * gain)
+    transposed = x.transpose(0, 1).contiguous().transpose(0, 1)
+    torch.testing.assert_close(run(program, [transposed, bias, gain]), (x + bias) * gain)

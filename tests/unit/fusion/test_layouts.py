@@ -44,7 +44,7 @@ def laid(graph: Graph, patterns: tuple[Pattern, ...]) -> list[tuple[int, ...]]:
     nodes = {n.name: n for n in graph.nodes}
     made = {}
     for pattern in patterns:
-        for bind, output in zip(pattern.sites[0].outputs, pattern.program.outputs, strict=True):
+        for bind, output in zip(pattern.matches[0].outputs, pattern.program.outputs, strict=True):
             value = torch.empty(output.shape, device="meta").reshape(bind.split).permute(bind.order)
             made[bind.node] = value.view(nodes[bind.node].shape)
     for node in graph.nodes:
@@ -91,7 +91,7 @@ def test_what_lies_across_is_told() -> None:
     """An operand's order is what a kernel's space and its foresight go by."""
     _, (pattern,) = found(lambda x, y: y + x.t(), MATRIX, torch.randn(24, 40))
     orders = {o.order for o in pattern.program.operands}
-    assert orders == {(), (1, 0)} and {o.turned for o in pattern.program.operands} == {False, True}
+    assert orders == {(), (1, 0)} and {o.transposed for o in pattern.program.operands} == {False, True}
     assert any(dict(p)["tile"] == "none" for p in pattern.space.points) and len(pattern.space.points) <= 8
     _, (straight,) = found(lambda x, y: y + x, MATRIX, MATRIX)
     assert straight.program.operands[0].order == () and straight.space != pattern.space

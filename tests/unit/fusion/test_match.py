@@ -55,7 +55,7 @@ def fused(module: nn.Module, *args: Any, **settings: Any) -> Matched:
     for pattern in matched.patterns:
         validate(pattern.program)
         schedule(pattern.program)
-        assert {n for s in pattern.sites for n in s.nodes} == set(pattern.nodes)
+        assert {n for s in pattern.matches for n in s.nodes} == set(pattern.nodes)
     with torch.no_grad():
         reference = copy.deepcopy(module).double()
         run = GraphRun(graph, copy.deepcopy(reference), patterns=matched.patterns)
@@ -261,7 +261,7 @@ def test_a_transformer_block() -> None:
 def test_layers_that_are_alike_share_a_pattern() -> None:
     layers = [nn.Linear(17, 17) for _ in range(5)]
     matched = fused(Applies(lambda a, *parts: [a := F.gelu(p(a) * 2) for p in parts][-1], *layers), x)
-    assert [len(p.sites) for p in matched.patterns] == [5, 5], "by itself, and on the way out of the product"
+    assert [len(p.matches) for p in matched.patterns] == [5, 5], "by itself, and on the way out of the product"
 
 
 def test_what_a_product_takes_on_its_way_out_no_other_takes_on_its_way_in() -> None:
@@ -306,4 +306,4 @@ def test_empty_and_foreign_values_stay_with_torch() -> None:
 def test_a_large_module_is_matched_in_seconds() -> None:
     layers = [Block(16, 2) for _ in range(6)]
     matched = fused(nn.Sequential(*layers), torch.randn(1, 5, 16))
-    assert [len(p.sites) for p in matched.patterns] == [1, 6, 6, 6, 5, 1, 6, 1, 6, 6, 6, 6, 6, 5, 5, 1, 1, 6]
+    assert [len(p.matches) for p in matched.patterns] == [1, 6, 6, 6, 5, 1, 6, 1, 6, 6, 6, 6, 6, 5, 5, 1, 1, 6]

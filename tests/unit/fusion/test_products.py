@@ -157,7 +157,7 @@ def test_a_whole_row_of_which_elements_are_wanted_is_one_group() -> None:
     alone, row = products(lambda a, w, x: F.linear(a.view(2, 3, 10), w).mul(2).softmax(-1) + x, A, W, rand(2, 3, 4))
     assert alone.title == "linear" and row.title == "linear -> scale -> softmax -> add"
     assert (row.program.domain, row.program.reduced) == ((6, 1, 4), (2,))
-    assert row.program.outputs[0].shape == (6, 1, 4) and row.sites[0].spared == alone.nodes
+    assert row.program.outputs[0].shape == (6, 1, 4) and row.matches[0].spared == alone.nodes
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Random modules of linear layers, gates and what torch keeps: products with several results and gated pairs, wherever
+"""Random modules of linear layers, gates and what torch keeps: products with several results and dual GEMMs, wherever
 they are found, give what the module gives (see `fused`), and some order of kernels exists."""
 
 from __future__ import annotations

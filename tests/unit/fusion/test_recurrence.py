@@ -79,14 +79,14 @@ def test_from_the_end_and_with_states_of_another_shape() -> None:
 
     assert "aten.stack.default" in " ".join(fused(backwards, A, X).unmatched), "a stack in the order of the loop"
 
-    def turned(a: Tensor, x: Tensor) -> Tensor:
+    def transposed(a: Tensor, x: Tensor) -> Tensor:
         h, states = torch.zeros(3, 5), list[Tensor]()
         for t in reversed(range(6)):
             h = a[:, t] * h + x[:, t]
             states.insert(0, h)
         return torch.stack(states, 1)
 
-    assert only(fused(turned, A, X))[1].reverse
+    assert only(fused(transposed, A, X))[1].reverse
 
     def outer(a: Tensor, x: Tensor, c: Tensor) -> Tensor:
         states = unrolled(lambda t, h: a[:, t, None] * h + x[:, t, :, None] * c[:, t, None], torch.zeros(3, 5, 5))
@@ -178,8 +178,8 @@ def test_an_associative_scan_of_pairs() -> None:
     program, scan = only(fused(lambda a, x: scanned(follows, (torch.sigmoid(a), x))[1] * 2, A, X))
     assert scan.op == "recurrence" and [s.op for s in program.body] == ["sigmoid", "recurrence", "mul"]
     assert only(fused(lambda a, x: scanned(follows, (a, x), reverse=True)[1], A, X))[1].reverse
-    turned = lambda l, r: {"x": torch.add(l["x"] * r["a"], r["x"]), "a": torch.mul(r["a"], l["a"])}  # noqa: E731, E741
-    both = fused(lambda a, x: list(scanned(turned, {"x": x, "a": a}).values()), A, X)
+    transposed = lambda l, r: {"x": torch.add(l["x"] * r["a"], r["x"]), "a": torch.mul(r["a"], l["a"])}  # noqa: E731, E741
+    both = fused(lambda a, x: list(scanned(transposed, {"x": x, "a": a}).values()), A, X)
     assert sorted(p.program.scan.op for p in both.patterns) == ["cumprod", "recurrence"] and not both.unmatched
 
 

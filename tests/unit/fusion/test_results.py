@@ -56,7 +56,7 @@ def test_one_kernel_writes_all(function: Callable[..., Any], dtypes: list[str]) 
     (product,) = chosen(fused(function, X, W, BIAS))
     program = product.program
     assert [o.dtype for o in program.outputs] == dtypes, "floats first"
-    assert all(o.shape == program.domain for o in program.outputs) and len(product.sites[0].outputs) == 2
+    assert all(o.shape == program.domain for o in program.outputs) and len(product.matches[0].outputs) == 2
 
 
 def test_a_product_that_others_read_is_written_beside_what_is_made_of_it() -> None:
@@ -66,7 +66,7 @@ def test_a_product_that_others_read_is_written_beside_what_is_made_of_it() -> No
 
     matched = fused(forward, X, W, BIAS)
     first, _ = [p for p in chosen(matched) if p.kind == "product"]
-    assert first.title == "linear -> gelu -> scale" and [b.node for b in first.sites[0].outputs][1] == "linear"
+    assert first.title == "linear -> gelu -> scale" and [b.node for b in first.matches[0].outputs][1] == "linear"
     alone = [p.title for p in matched.patterns if p not in chosen(matched)]
     assert sorted(alone) == ["gelu -> scale", "linear"], "they stay for whoever leaves it out"
 
@@ -80,7 +80,7 @@ def test_all_that_is_made_of_a_product_is_one_epilogue_and_the_product_then_nowh
 
     (product,) = [p for p in chosen(fused(forward, X, W, BIAS)) if p.kind == "product"]
     assert [o.dtype for o in product.program.outputs] == ["f32", "f32", "bool"]
-    assert "linear" not in [b.node for b in product.sites[0].outputs]
+    assert "linear" not in [b.node for b in product.matches[0].outputs]
 
 
 def test_what_waits_for_another_reader_is_made_by_a_kernel_of_its_own() -> None:
@@ -91,7 +91,7 @@ def test_what_waits_for_another_reader_is_made_by_a_kernel_of_its_own() -> None:
         return F.gelu(y) + torch.sin(F.linear(y, v))
 
     found = [p for p in fused(forward, X, W, rand(8, 8)).patterns if p.kind == "product"]
-    assert [len(p.program.outputs) for p in found if p.sites[0].nodes[0] == "linear"] == [1]
+    assert [len(p.program.outputs) for p in found if p.matches[0].nodes[0] == "linear"] == [1]
 
 
 def test_of_two_products_that_wait_for_one_another_one_is_written_alone() -> None:

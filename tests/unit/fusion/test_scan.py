@@ -96,8 +96,8 @@ def test_extrema_and_their_positions_are_one_scan(op: Callable[..., Any], dim: i
     assert len(program.outputs) == 1
     program, scan = only(fused(lambda x: [t.flip(dim) for t in op(x.flip(dim), dim)], x))
     assert scan.reverse and len(program.outputs) == 2
-    turned = lambda x: op(x.flip(dim), dim)[1].flip(dim).neg() + (x.size(dim) - 1)  # noqa: E731
-    assert only(fused(turned, x))[1].reverse
+    transposed = lambda x: op(x.flip(dim), dim)[1].flip(dim).neg() + (x.size(dim) - 1)  # noqa: E731
+    assert only(fused(transposed, x))[1].reverse
 
 
 def test_exclusive_extrema_and_logarithms_of_sums() -> None:

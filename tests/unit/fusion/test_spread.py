@@ -38,7 +38,7 @@ def test_the_product_is_what_the_module_gives(name: str) -> None:
     args = [a.double() for a in arguments(name)]
     run = GraphRun(trace(Applies(function), arguments(name), {}), Applies(function), patterns=[pattern])
     torch.testing.assert_close(run(*args), function(*args))
-    assert run.fused == set(pattern.sites[0].nodes)
+    assert run.fused == set(pattern.matches[0].nodes)
 
 
 @pytest.mark.few(0, 1, 4)
@@ -59,8 +59,8 @@ def test_repeated_keys_are_read_where_they_lie() -> None:
     for name in ("keys repeated", "keys expanded"):
         graph = trace(Applies(SPREAD[name][0]), arguments(name), {})
         (pattern,) = match(graph, unsupported=cuda.unsupported, space=cuda.space).patterns[-1:]
-        keys = pattern.sites[0].operands[1]
-        assert keys.split == (2, 2, 1, 264, 64) and len(pattern.sites[0].spared) == 1
+        keys = pattern.matches[0].operands[1]
+        assert keys.split == (2, 2, 1, 264, 64) and len(pattern.matches[0].spared) == 1
         text = "\n".join(case_code(graph, [pattern], target="cuda").body)
         assert "fused_" in text and "torch.ops" not in text and "expand(" not in text
 

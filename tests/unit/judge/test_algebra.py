@@ -8,30 +8,30 @@ from typing import Any
 import pytest
 import torch
 
-from fakes.facts import PROBLEM, brief
+from fakes.facts import PROBLEM, context
 from fakes.modules import Applies
 from fakes.realisers import CPU, H200
 from tilewright.facts import codec
 from tilewright.facts.candidate import Candidate
 from tilewright.facts.pattern import Choice, without_idle
 from tilewright.facts.problem import Work
-from tilewright.facts.run import Brief
+from tilewright.facts.run import SearchContext
 from tilewright.frontend.rewrite.algebra import rewritten
 from tilewright.frontend.trace import trace
-from tilewright.judge.rooms import case_of
+from tilewright.judge.memories import case_of
 from tilewright.judge.wire import messages as wire
 from tilewright.realise.compose import compose
-from tilewright.run.workbench import composed, found_patterns
+from tilewright.run.evaluator import composed, found_patterns
 
 X, W = torch.randn(512, 256), torch.randn(512, 256)
 
 
-def given() -> Brief:
-    """Mean, over the columns, of a product; what the workbench knows of it."""
+def given() -> SearchContext:
+    """Mean, over the columns, of a product; what the evaluator knows of it."""
     graph = trace(Applies(lambda x, w: (x @ w.T).mean(1)), (X, W), {})
     less = rewritten(graph)
     assert less is not None
-    whole = replace(brief(), problem=replace(PROBLEM, source="class Model: ...\n"))
+    whole = replace(context(), problem=replace(PROBLEM, source="class Model: ...\n"))
     case = replace(whole.cases[0], graph=graph, rewritten=less.graph, algebra=less.steps)
     matched = found_patterns((case,), CPU)
     behind = found_patterns((replace(case, graph=less.graph),), CPU, first_id=len(matched[0].patterns))
@@ -93,7 +93,7 @@ def test_what_algebra_spares_on_a_gpu_becomes_a_candidate_of_kernels_alone(funct
     graph = trace(Applies(function), (a, b), {})
     less = rewritten(graph)
     assert less is not None and less.spared_flops > 2**29
-    cases = (replace(brief().cases[0], graph=less.graph),)
+    cases = (replace(context().cases[0], graph=less.graph),)
     matched = found_patterns(cases, H200)
     whole = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
     recipe = without_idle([matched[0].patterns], whole)

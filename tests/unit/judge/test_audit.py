@@ -17,9 +17,9 @@ from tilewright.judge.audits import figures_of
 from tilewright.judge.check import metric
 from tilewright.judge.check.check import Check, Findings
 from tilewright.judge.check.plan import Trial
-from tilewright.judge.client import Limits
-from tilewright.judge.memory.places import RoomSizes
-from tilewright.judge.memory.room import Room
+from tilewright.judge.client import CellLimits
+from tilewright.judge.memory.case_memory import CaseMemory
+from tilewright.judge.memory.places import CaseMemorySizes
 from tilewright.judge.wire import messages as wire
 
 pytestmark = pytest.mark.slow
@@ -222,14 +222,14 @@ def test_one_distribution() -> None:
 def test_what_there_was_no_time_for_is_counted() -> None:
     problem, cell = opened("torch.relu(x)", inputs="torch.rand(4, 4)")
     figures = figures_of(problem, machine=MACHINE, reference=cell, rng=random.Random(3), budget_s=0.0)
-    assert figures.shirks == () and figures.unmeasured == 8
+    assert figures.degenerate_solutions == () and figures.unmeasured == 8
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_state_is_as_before_after_each_trial(seed: int) -> None:
     """Else what one trial moved would show in the next."""
     first, _ = audited("self.bn(self.lin(x))", init="self.lin = nn.Linear(12, 9); self.bn = nn.BatchNorm1d(9)")
-    bias = next(s for s in first.shirks if s.kind == "state" and s.name == "lin.bias")
+    bias = next(s for s in first.degenerate_solutions if s.kind == "state" and s.name == "lin.bias")
     assert bias.share <= 1.0, "the weight's perturbation, tried before, is undone"
 
 
@@ -239,20 +239,20 @@ def test_a_long_sum_is_allowed_what_the_judge_allows_it() -> None:
     init = "self.spare = nn.Parameter(torch.ones(1))"
     problem, cell = opened("x.sum(1) * (1 + 2e-4 * self.spare)", init=init, inputs="torch.rand(4, 50000)")
     figures = figures_of(problem, machine=MACHINE, reference=cell, rng=random.Random(3))
-    shirk = next(s for s in figures.shirks if s.name == "spare")
-    assert 2e-6 < shirk.norm < 4e-5 and shirk.passes
+    degenerate_solution = next(s for s in figures.degenerate_solutions if s.name == "spare")
+    assert 2e-6 < degenerate_solution.norm < 4e-5 and degenerate_solution.passes
 
     described = cell.ask(wire.Describe(seed=1, trace=False), wire.Described, limit_s=60.0)
-    sizes = RoomSizes(pool=1, slots=0, results=1)
-    with Room(described, device="cpu", reference=cell, limits=Limits(), sizes=sizes) as room:
-        check = Check(room, cell, case=0, precision="reference", findings=Findings())
-        room.draw(0, family="own", seed=2)
-        room.truths.run(0, seed=3)
-        room.results(0)[0].copy_(room.truths.own()[0] * (1 + shirk.norm))
+    sizes = CaseMemorySizes(pool=1, slots=0, results=1)
+    with CaseMemory(described, device="cpu", reference=cell, limits=CellLimits(), sizes=sizes) as memory:
+        check = Check(memory, cell, case=0, precision="reference", findings=Findings())
+        memory.draw(0, family="own", seed=2)
+        memory.truths.run(0, seed=3)
+        memory.results(0)[0].copy_(memory.truths.own()[0] * (1 + degenerate_solution.norm))
         trial = Trial(case=0, family="own", seed=2, redraw=0, draws=3)
         check.usable(trial, True)
         check.compare(trial, 0)
     judged = check.findings.errors[-1]
-    assert judged.share <= 1.0 and judged.norm == pytest.approx(shirk.norm, rel=0.02)
+    assert judged.share <= 1.0 and judged.norm == pytest.approx(degenerate_solution.norm, rel=0.02)
     allowed, _ = metric.allowance(torch.float32, check.findings.own[0, "own", 0], length=described.longest_sum)
-    assert shirk.share == pytest.approx(shirk.norm / allowed, rel=0.02)
+    assert degenerate_solution.share == pytest.approx(degenerate_solution.norm / allowed, rel=0.02)

@@ -10,7 +10,7 @@ import pytest
 
 from fakes.facts import MACHINE
 from tilewright.judge.capture import captured
-from tilewright.judge.check.check import Refused
+from tilewright.judge.check.check import RefusedByCheck
 from tilewright.judge.client import CellFault
 from tilewright.judge.wire import messages as wire
 
@@ -35,7 +35,7 @@ class Cell:
         return wire.GraphReplayed(ns=(self.ns,) * request.times, outputs_tree="", outputs=())
 
 
-class Room:
+class CaseMemory:
     """Says what is put where."""
 
     limits = SimpleNamespace(call_s=1.0)
@@ -63,12 +63,17 @@ def check(cell: Cell, log: list[str], *, right: bool = True) -> Any:
     def compare(*_: object, **__: object) -> None:
         log.append("compare")
         if not right:
-            raise Refused("wrong_values", "a replay gives what the first inputs gave")
+            raise RefusedByCheck("wrong_values", "a replay gives what the first inputs gave")
 
     return SimpleNamespace(
-        room=Room(log), cell=cell, case=0, usable=lambda *_: True, accept=lambda _: None, fetch=lambda **_: None,
+        memory=CaseMemory(log),
+        cell=cell,
+        case=0,
+        usable=lambda *_: True,
+        accept=lambda _: None,
+        fetch=lambda **_: None,
         compare=compare,
-    )  # fmt: skip
+    )
 
 
 def run(**settings: Any) -> tuple[Any, list[str]]:
@@ -91,5 +96,5 @@ def test_a_module_that_cannot_be_recorded_is_told_of() -> None:
 
 
 def test_a_wrong_replay_is_refused() -> None:
-    with pytest.raises(Refused, match="first inputs"):
+    with pytest.raises(RefusedByCheck, match="first inputs"):
         run(right=False)

@@ -14,7 +14,7 @@ from tilewright.edges.sandbox.processes import started
 from tilewright.facts.errors import HarnessError, UserError
 from tilewright.judge.audits import audit
 from tilewright.judge.cells import Cells, users_fault
-from tilewright.judge.client import Cell, CellFault, Limits
+from tilewright.judge.client import Cell, CellFault, CellLimits
 from tilewright.judge.wire.messages import Gradients
 
 
@@ -73,7 +73,7 @@ def test_a_large_compiled_baseline_runs_when_it_is_waited_for(
     cell = _Posted()
     monkeypatch.setattr(Cells, "_start", lambda self, name, **_: cell)
     on_gpu = dataclasses.replace(PROBLEM, target="cuda")
-    cells = Cells(on_gpu, workdir=tmp_path, threads=0, limits=Limits(), say=print)
+    cells = Cells(on_gpu, workdir=tmp_path, threads=0, limits=CellLimits(), say=print)
     cells.baseline.warm(construct_seed=1, inputs_seed=2, gradients=Gradients(), large=large)
     assert cells.baseline.in_turn == large and len(cell.kinds) == at_first
     assert cell.starts == ("compiler" if large else "")
@@ -89,13 +89,13 @@ def test_a_large_compiled_baseline_runs_when_it_is_waited_for(
 
 
 def test_at_the_end_of_a_turn_all_that_live_give_memory_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A candidate that waits for its next turn, too: what its cell has cached is what others' rooms lack."""
+    """A candidate that waits for its next turn, too: what its cell has cached is what others' case memories lack."""
     reference, guest, dead = _Posted(), _Posted(), _Posted()
     dead.alive = False
     monkeypatch.setattr(Cells, "_start", lambda self, name, **_: reference)
     for target, expected in (("cuda", ["Drop"]), ("cpu", [])):
         cells = Cells(
-            dataclasses.replace(PROBLEM, target=target), workdir=tmp_path, threads=0, limits=Limits(), say=print
+            dataclasses.replace(PROBLEM, target=target), workdir=tmp_path, threads=0, limits=CellLimits(), say=print
         )
         cells.open()
         for cell in (reference, guest):
@@ -117,7 +117,7 @@ def test_what_killed_judges_left_goes_and_what_living_ones_use_stays(
     go = [f"cells-{dead.pid}-77", f"cells-{ours}-77"]
     for name in (*stay, *go):
         (tmp_path / name / "0-reference").mkdir(parents=True)
-    cells = Cells(PROBLEM, workdir=tmp_path, threads=0, limits=Limits(), say=print)
+    cells = Cells(PROBLEM, workdir=tmp_path, threads=0, limits=CellLimits(), say=print)
     cells.open()
     with cells.folder("tuning"):
         assert {path.name for path in tmp_path.iterdir()} == {*stay, f"cells-{ours}-{started(ours)}"}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fakes.judges import brief_judge
+from fakes.judges import context_judge
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.judge.evaluate import Judge
@@ -40,7 +40,7 @@ ROUNDED = "h = x @ self.weight + 3e3 - 3e3"
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    with brief_judge(SOURCE, tmp_path_factory.mktemp("compared")) as opened:
+    with context_judge(SOURCE, tmp_path_factory.mktemp("compared")) as opened:
         opened.open()
         yield opened
 

@@ -17,7 +17,7 @@ from tilewright.facts.discovery import Discovery
 from tilewright.facts.errors import UserError
 from tilewright.facts.machine import Machine
 from tilewright.facts.problem import Problem
-from tilewright.judge import rooms
+from tilewright.judge import memories as memories
 from tilewright.judge.discover import discovered
 from tilewright.judge.reference_process import replay
 from tilewright.judge.wire import messages as wire
@@ -152,7 +152,7 @@ class Untraceable(InProcessCell):
 @pytest.mark.parametrize("large", [False, True])
 def test_a_gpu_is_let_go_while_a_module_is_traced(large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """But not where tensors like its inputs leave others less than they count on."""
-    monkeypatch.setattr(rooms, "is_large", lambda described: large)
+    monkeypatch.setattr(memories, "is_large", lambda described: large)
     problem = Problem(name="small", path="/nowhere/small.py", source=MODULE, target="cuda")
     cell = Untraceable()
     cell.do(wire.LoadProblem(path=problem.path, source=MODULE, cases=problem.cases, compiled=False))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fakes.facts import brief
+from fakes.facts import context
 from tilewright.edges.gpu.machine import threads
 from tilewright.edges.ledger import Ledger
 from tilewright.edges.models.scripted import Scripted, scripted_reply
@@ -21,10 +21,10 @@ from tilewright.facts.outcome import Failure, Timed, Tuned
 from tilewright.facts.problem import Problem
 from tilewright.facts.run import Limits
 from tilewright.facts.space import point
-from tilewright.judge.client import Limits as CellLimits
+from tilewright.judge.client import CellLimits as CellLimits
 from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.timing.measure import Effort
-from tilewright.judge.verify import Subject, verified
+from tilewright.judge.verify import VerifiedSubject, verified
 from tilewright.run.drive import drive
 from tilewright.search.strategies.evolve import evolve
 
@@ -189,10 +189,10 @@ def test_generations_are_verified_judged_and_profiled(judge: Judge, tmp_path: Pa
     ]  # fmt: skip
     cases = tuple(case.facts for case in judge.opened.cases)
     on = replace(
-        brief(), cases=cases, problem=judge.opened.problem, strategy="evolve", model="m", limits=Limits(calls=5)
+        context(), cases=cases, problem=judge.opened.problem, strategy="evolve", model="m", limits=Limits(calls=5)
     )
     on = replace(on, without=("islands",), machine=_machine())
-    subject = Subject(problem=on.problem, cases=cases, device="any")
+    subject = VerifiedSubject(problem=on.problem, cases=cases, device="any")
     script = Scripted([scripted_reply(text) for text in replies])
 
     def perform(move: Move) -> Outcome:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from fakes.judges import brief_judge
+from fakes.judges import context_judge
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.judge.evaluate import Judge
@@ -52,7 +52,7 @@ def _new(result: str = HONEST, before: str = "pass") -> str:
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    judge = brief_judge(SOURCE, tmp_path_factory.mktemp("hidden"))
+    judge = context_judge(SOURCE, tmp_path_factory.mktemp("hidden"))
     with judge as opened, patch.object(measure, "check_clock"):  # the clock has tests of its own
         opened.open()
         yield opened
@@ -137,7 +137,7 @@ def test_a_reference_that_took_anothers_place_knows_what_that_one_knew(tmp_path:
     forgets = honest.replace(
         "return self.norm(x)", "y = self.norm(x)\n        self.norm.running_mean.zero_()\n        return y"
     )
-    with brief_judge(MOVES, tmp_path) as judge, patch.object(measure, "check_clock"):
+    with context_judge(MOVES, tmp_path) as judge, patch.object(measure, "check_clock"):
         judge.open()
         assert isinstance(judge.evaluate(_candidate(honest)), Timed)
         judge.opened.cells.renew_reference()

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from tilewright.facts.outcome import NamedTime
 from tilewright.judge.inspect import summed
-from tilewright.judge.wire.messages import Spent
+from tilewright.judge.wire.messages import SpentClocks
 
 
 def test_entries_of_one_name_are_added_up_and_all_are_counted() -> None:
-    spent = [Spent(name="aten::mul", ns=10.0), Spent(name="my_kernel", ns=25.0), Spent(name="aten::mul", ns=20.0)]
-    spent += [Spent(name=f"aten::rare_{n}", ns=0.5) for n in range(40)]
+    spent = [
+        SpentClocks(name="aten::mul", ns=10.0),
+        SpentClocks(name="my_kernel", ns=25.0),
+        SpentClocks(name="aten::mul", ns=20.0),
+    ]
+    spent += [SpentClocks(name=f"aten::rare_{n}", ns=0.5) for n in range(40)]
     found = summed(spent, target="cpu")
     assert found.longest[:2] == (
         NamedTime(name="aten::mul", origin="torch", times=2, ns=30.0),

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from fakes.judges import brief_judge
+from fakes.judges import context_judge
 from tilewright.edges.problems import read_problem
 from tilewright.facts.outcome import Timed
 from tilewright.judge.build import load_candidate
-from tilewright.judge.client import Limits
+from tilewright.judge.client import CellLimits
 
 PATH = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
 pytestmark = [
@@ -76,8 +76,8 @@ def test_a_kernel_is_judged_with_its_backward_on_every_setting(tmp_path: Path) -
     (task / "config_backward.json").write_text(json.dumps(CONFIG))
     (tmp_path / "kernel.cpp").write_text(KERNEL)
     problem = read_problem(task, target="cpu")
-    limits = Limits(build_s=500.0, call_s=120.0, memory_bytes=4 << 30)
-    with brief_judge(problem, tmp_path, limits=limits) as judge:
+    limits = CellLimits(build_s=500.0, call_s=120.0, memory_bytes=4 << 30)
+    with context_judge(problem, tmp_path, limits=limits) as judge:
         facts = judge.open()
         assert [f.inputs[0].shape for f in facts] == [(300, 64), (2, 5)]
         outcome = judge.evaluate(load_candidate(tmp_path / "kernel.cpp", problem))

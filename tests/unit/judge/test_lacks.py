@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from fakes.facts import brief, pattern
+from fakes.facts import context, pattern
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.errors import Lack
 from tilewright.facts.move import Move, Outcome, Try
 from tilewright.facts.outcome import Failure
 from tilewright.facts.problem import Target
-from tilewright.facts.run import AGENT, GIVEN, Brief, Request
+from tilewright.facts.run import AGENT, GIVEN, Request, SearchContext
 from tilewright.judge.build.touchstone import Touchstone, needed
 from tilewright.judge.lacks import Lacks
-from tilewright.run.workbench import Places, Workbench
+from tilewright.run.evaluator import Evaluator, Places
 
 CPP, EXTENSION, NVCC = "a C++ compiler that works", "what torch builds extensions with", "an nvcc that works"
 
@@ -127,15 +127,15 @@ def test_what_was_not_offered_is_the_candidates_own_demand(
     )
 
 
-class Refusing(Workbench):
-    def _performed(self, brief: Brief, move: Move) -> Outcome:
+class Refusing(Evaluator):
+    def _performed(self, context: SearchContext, move: Move) -> Outcome:
         return REFUSED
 
 
 @pytest.mark.parametrize("strategy", ["cutegen", AGENT, GIVEN])
 def test_a_model_hears_of_what_it_may_not_use_and_a_user_of_what_is_missing(strategy: str, tmp_path: Path) -> None:
     """A judgement that ends in a Lack ends the run: what a model writes must not be able to."""
-    written = replace(brief(pattern("fused_0")), strategy=strategy, languages=(("cute-dsl", "4.2"),))
+    written = replace(context(pattern("fused_0")), strategy=strategy, languages=(("cute-dsl", "4.2"),))
     problem = replace(written.problem, target="cuda")
     request = Request(run="r", problem=problem, strategy=strategy, seed=0, budget_s=1.0)
     bench = Refusing(request, places=Places(out=tmp_path, cache=tmp_path), say=print, machine=written.machine)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.judges import brief_judge
+from fakes.judges import context_judge
 from tilewright.edges.gpu.machine import identity
 from tilewright.edges.problems import read_problem
 from tilewright.edges.sandbox.strain import Books, Strain
@@ -20,8 +20,8 @@ from tilewright.facts.run import Request, Timing
 from tilewright.judge import patience, time_case, tune_case
 from tilewright.judge.evaluate import Judge
 from tilewright.judge.timing.measure import Implausible
-from tilewright.run import workbench
-from tilewright.run.workbench import Places, Workbench
+from tilewright.run import evaluator as evaluator
+from tilewright.run.evaluator import Evaluator, Places
 
 SOURCE = """
 import torch
@@ -56,7 +56,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Judge]:
     monkeypatch.setenv("TILEWRIGHT_LEASES", str(tmp_path))
     monkeypatch.setattr(patience, "_BUDGETS", 0.0)  # calm is not waited for
-    with brief_judge(SOURCE, tmp_path / "work") as opened:
+    with context_judge(SOURCE, tmp_path / "work") as opened:
         opened.open()
         yield opened
 
@@ -102,7 +102,7 @@ def test_what_others_load_may_make_of_an_honest_one_is_no_refusal(
 def test_a_load_of_its_own_that_comes_and_goes_is_held_against_it(
     judge: Judge, load: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tilewright.judge.cell_process.Usage.comes_and_goes", True)
+    monkeypatch.setattr("tilewright.judge.cell_process.CellUsage.comes_and_goes", True)
     load(1.0, 0.9)
     refused = judge.evaluate(_candidate(HONEST), foreign=True)
     assert isinstance(refused, Failure) and refused.reason == "works_aside" and "no excuse" in refused.summary
@@ -238,12 +238,12 @@ def test_what_may_be_a_foreign_candidates_own_load_is_no_reason_not_to_look(
         with pytest.raises(TooBusy) as busy:
             judge.evaluate(_candidate(HONEST), foreign=True)
         assert "has waited" not in str(busy.value)
-    monkeypatch.setattr("tilewright.judge.cell_process.Usage.comes_and_goes", True)
+    monkeypatch.setattr("tilewright.judge.cell_process.CellUsage.comes_and_goes", True)
     refused = judge.evaluate(_candidate(HONEST), foreign=True)
     assert isinstance(refused, Failure) and refused.reason == "works_aside"
 
 
-def _measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> tuple[list[str], Workbench]:
+def _measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> tuple[list[str], Evaluator]:
     """A run on a machine whose rates are not known, and what is measured when."""
     monkeypatch.setenv("TILEWRIGHT_LEASES", str(tmp_path))
     path = tmp_path / "problem.py"
@@ -256,9 +256,9 @@ def _measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> t
         order.append("measured")
         return replace(identity("cpu"), copy_bytes_per_s=1e9)
 
-    monkeypatch.setattr(workbench, "measured_machine", measured)
+    monkeypatch.setattr(evaluator, "measured_machine", measured)
     places = Places(out=tmp_path / "run", cache=tmp_path / "cache")
-    return order, Workbench(request, places=places, say=order.append)
+    return order, Evaluator(request, places=places, say=order.append)
 
 
 def test_a_mistake_in_the_problem_shows_before_the_machine_is_measured(

@@ -13,9 +13,9 @@ from fakes.jobs import MODEL, job
 from tilewright.edges.sandbox.under import Ran
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.judge import profiles as profile
-from tilewright.judge.profile.limits import Call
-from tilewright.judge.profiles import Look, by_counters, code_in, diagnosed, lack, why_not
-from tilewright.judge.wire.messages import Spent
+from tilewright.judge.profile.limits import ProfiledCall
+from tilewright.judge.profiles import ProfileLook, by_counters, code_in, diagnosed, lack, why_not
+from tilewright.judge.wire.messages import SpentClocks
 
 PAGES = Path(__file__).with_name("profile") / "ncu"
 # Stands where ncu does: options, then the command, which it runs, or a report, of which it prints a page. All that it
@@ -43,11 +43,11 @@ else:
 """
 
 
-def look(folder: Path, text: str = MODEL, fails: str = "") -> Look:
+def look(folder: Path, text: str = MODEL, fails: str = "") -> ProfileLook:
     path = folder / "ncu.py"
     path.write_text(f"PAGES, FAILS = {str(PAGES)!r}, {fails!r}\n{PROGRAM}")
     (folder / "reports").mkdir()
-    return Look(
+    return ProfileLook(
         job=job(folder, text), reports=folder / "reports", question="auto", say=print,
         program=(sys.executable, str(path)),
     )  # fmt: skip
@@ -73,8 +73,12 @@ def test_without_ncu_launches_bear_the_evidence(monkeypatch: pytest.MonkeyPatch,
     assert (found.kernels, found.notes) == ((), ("ncu was not found: it comes with the CUDA toolkit",))
     described = job(tmp_path / "reports").described
     assert lack(described) == ""
-    spent = [Spent(name="a", ns=2.0, threads=32, ctas=1, registers=8), Spent(name="b", ns=9.0), Spent(name="a", ns=3.0)]
-    known = diagnosed(None, spent, Call(MACHINE, described.work, 14.0), None)
+    spent = [
+        SpentClocks(name="a", ns=2.0, threads=32, ctas=1, registers=8),
+        SpentClocks(name="b", ns=9.0),
+        SpentClocks(name="a", ns=3.0),
+    ]
+    known = diagnosed(None, spent, ProfiledCall(MACHINE, described.work, 14.0), None)
     assert [(k.name, k.times, k.source) for k in known.kernels] == [
         ("b", 1, "CUPTI"), ("a", 1, "CUPTI"), ("a", 1, "CUPTI"),
     ]  # fmt: skip

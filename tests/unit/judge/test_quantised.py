@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fakes.judges import brief_judge
+from fakes.judges import context_judge
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.judge.evaluate import Judge
@@ -35,7 +35,7 @@ def get_init_inputs():
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    with brief_judge(SOURCE, tmp_path_factory.mktemp("quantised")) as opened:
+    with context_judge(SOURCE, tmp_path_factory.mktemp("quantised")) as opened:
         opened.open()
         yield opened
 

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from fakes.judges import brief_judge
+from fakes.judges import context_judge
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.judge.evaluate import Judge
@@ -51,7 +51,7 @@ class ModelNew(nn.Module):
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    judge = brief_judge(SOURCE, tmp_path_factory.mktemp("random"))
+    judge = context_judge(SOURCE, tmp_path_factory.mktemp("random"))
     with judge as opened, patch.object(measure, "check_clock"):
         opened.open()
         yield opened

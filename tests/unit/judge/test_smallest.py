@@ -9,13 +9,13 @@ import pytest
 
 from fakes.jobs import job
 from tilewright.facts.problem import Work
-from tilewright.judge.check.check import Refused
+from tilewright.judge.check.check import RefusedByCheck
 from tilewright.judge.client import CellFault
+from tilewright.judge.memories import Case
 from tilewright.judge.memory.mapped import contiguous
-from tilewright.judge.rooms import Case
 from tilewright.judge.smallest import narrowed
 
-WRONG = Refused("wrong_values", "case 0: output 0 is off", "all rows")
+WRONG = RefusedByCheck("wrong_values", "case 0: output 0 is off", "all rows")
 
 
 def case(number: int, rows: int, folder: Path) -> Case:
@@ -32,7 +32,7 @@ def test_the_smallest_that_fails_is_named_and_larger_ones_are_not_run(tmp_path: 
     def tried(one: Case) -> None:
         run.append(one.number)
         if one.number == 1:
-            raise Refused("wrong_values", "case 1: output 0 is off, too")
+            raise RefusedByCheck("wrong_values", "case 1: output 0 is off, too")
 
     found = narrowed(WRONG, first, others, tried=tried, ours=lambda fault: False).failure
     assert run == [2, 1] and (found.reason, found.summary) == ("wrong_values", "case 0: output 0 is off")

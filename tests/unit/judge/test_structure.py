@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fakes.judges import brief_judge
+from fakes.judges import context_judge
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.judge.evaluate import Judge
@@ -39,7 +39,7 @@ def get_init_inputs():
 
 @pytest.fixture(scope="module")
 def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
-    with brief_judge(SOURCE, tmp_path_factory.mktemp("structure")) as opened:
+    with context_judge(SOURCE, tmp_path_factory.mktemp("structure")) as opened:
         (facts,) = opened.open()
         assert [o.dtype for o in facts.outputs] == ["c64", "float8_e4m3fn", "f32", "f32", "f64", "f32", "i64"]
         yield opened

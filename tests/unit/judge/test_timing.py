@@ -13,11 +13,11 @@ from tilewright.facts.machine import DeviceState, Machine
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.problem import Problem
 from tilewright.judge import time_case
-from tilewright.judge.client import Limits
+from tilewright.judge.client import CellLimits
 from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.memory import sizes as memory
 from tilewright.judge.memory.stirring import Stirring
-from tilewright.judge.timing.interleave import Table
+from tilewright.judge.timing.interleave import BurstSchedule
 from tilewright.judge.timing.measure import Effort
 
 pytestmark = pytest.mark.slow
@@ -122,7 +122,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
         copy_bytes_per_s=1e12, matmul_flops_per_s=(("f32", 1e15),),
     )  # fmt: skip
     problem = Problem(name="p", path=str(tmp_path / "p.py"), source=SOURCE, target="cpu")
-    limits = Limits(build_s=300.0, call_s=120.0, memory_bytes=3 << 30)
+    limits = CellLimits(build_s=300.0, call_s=120.0, memory_bytes=3 << 30)
     with Judge(
         problem, machine=machine, seed=1, workdir=tmp_path / "work", say=print,
         options=JudgeOptions(effort=EFFORT, limits=limits, compile_baseline=False, trace=False),
@@ -146,7 +146,7 @@ def test_a_memo_by_content_never_meets_a_content_again(judge: Judge, monkeypatch
     assert _ours_ns(judge, MEMO) > MISS_NS
     assert _ours_ns(judge, WITHOUT_MEMO) > MISS_NS
     monkeypatch.setattr(Stirring, "swaps", lambda self, slot: ())
-    monkeypatch.setattr(Table, "renew_contents", lambda self: None)
+    monkeypatch.setattr(BurstSchedule, "renew_contents", lambda self: None)
     monkeypatch.setattr(memory, "_POOL_BYTES", {"cpu": 0})
     monkeypatch.setattr(time_case, "check_fresh", lambda *args, **named: None)
     assert _ours_ns(judge, MEMO) < MISS_NS

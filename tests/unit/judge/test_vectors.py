@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from fakes.fused import load_fused
-from fakes.judges import brief_judge
+from fakes.judges import context_judge
 from fakes.modules import Applies
 from fakes.program_interpreter import view
 from fakes.realisers import CPU, cpu
@@ -21,7 +21,7 @@ from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.judge.timing import measure
 from tilewright.realise.compose import compose
-from tilewright.run.workbench import found_patterns
+from tilewright.run.evaluator import found_patterns
 
 pytestmark = pytest.mark.slow
 
@@ -44,7 +44,7 @@ def get_init_inputs():
 @pytest.mark.thorough
 def test_the_judge_takes_sums_of_rows_and_columns(tmp_path: Path) -> None:
     """Both of one matrix in one pass over it."""
-    with brief_judge(SOURCE, tmp_path, trace=True) as judge, patch.object(measure, "check_clock"):
+    with context_judge(SOURCE, tmp_path, trace=True) as judge, patch.object(measure, "check_clock"):
         cases = judge.open()
         matched = found_patterns(cases, CPU)
         recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
@@ -67,7 +67,7 @@ def test_few_vectors_take_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     values |= {n.name: x.narrow(*n.dims) for n in graph.nodes if n.op == "slice"}
     shapes = {n.name: n.shape for n in graph.nodes}
     for pattern in matched.patterns:
-        (site,) = pattern.sites
+        (site,) = pattern.matches
         run = load_fused(pattern.program, tmp_path, renderer=cpu).run
         operands = zip(site.operands, pattern.program.operands, strict=True)
         results = run(*(view(values[bind.node], bind, o.shape) for bind, o in operands))

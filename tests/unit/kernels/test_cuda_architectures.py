@@ -15,7 +15,7 @@ from fakes.traced import only_program
 from tilewright.facts.device import Device
 from tilewright.facts.devices import DEVICES
 from tilewright.ir.program import Program
-from tilewright.kernels.cuda.demand import demand
+from tilewright.kernels.cuda.common.demand import demand
 from tilewright.realise.table import realisers
 
 ONE_OF_EACH = {d.architecture: d for d in DEVICES.values()}
@@ -73,9 +73,9 @@ def test_every_plan_keeps_within_the_clusters_and_the_shared_memory_that_there_a
     clusters = set()
     for columns in (4096, 40000, 65536, 655360):
         for plan in plans_of(kp.softmax((4096, columns)), device, tmp_path / str(columns)):
-            clusters.add(plan.chunks if plan.spread == "cluster" else 1)
+            clusters.add(plan.chunks if plan.cta_split == "cluster" else 1)
             held = plan.blocks_per_chunk * plan.block_steps * plan.space.vector * 4
-            if plan.residence == "shared" and not plan.teams:
+            if plan.row_storage == "shared" and not plan.teams:
                 assert held <= device.cta_shared_bytes
     assert max(clusters) == device.largest_cluster if device.largest_cluster > 1 else clusters == {1}
 

@@ -27,7 +27,7 @@ compiled = []
 real = cute.compile
 cute.compile = lambda *a, **k: compiled.append(1) or real(*a, **k)
 import fused_0
-from tilewright_kernels.cuda.plan import Gpu
+from tilewright_kernels.cuda.rows.plan import Gpu
 fused = fused_0._FUSED
 walks = [(256, 1) for _ in fused.spec.operands]
 start = time.process_time()
@@ -82,7 +82,7 @@ def fused(folder: Path) -> Any:
 
 def test_the_key_holds_all_that_can_change_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fused(tmp_path)
-    from tilewright.kernels.cuda import cache
+    from tilewright.kernels.cuda.common import cache
 
     source = tmp_path / "a.py"
     source.write_text("a")
@@ -110,7 +110,7 @@ def test_the_key_holds_all_that_can_change_the_result(tmp_path: Path, monkeypatc
 def test_settings_that_a_file_begins_with_are_no_part_of_the_key(tmp_path: Path) -> None:
     """Those in use are among the facts; anything else of the text counts."""
     fused(tmp_path)
-    from tilewright.kernels.cuda import cache
+    from tilewright.kernels.cuda.common import cache
 
     source, seen = tmp_path / "a.py", []
     for program in (kp.softmax((64, 256)), kp.product(256, 256, 256)):
@@ -133,7 +133,7 @@ def test_it_can_be_switched_off_and_a_failing_export_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fused(tmp_path)
-    from tilewright.kernels.cuda import cache
+    from tilewright.kernels.cuda.common import cache
 
     class Refuses:
         def export_to_c(self, path: str, name: str) -> None:
@@ -152,15 +152,15 @@ def test_it_can_be_switched_off_and_a_failing_export_is_no_error(
 def test_skeletons_count_for_the_kernels_that_use_them(tmp_path: Path) -> None:
     """Those in the folder of products for these alone: a candidate without any finds what was compiled beside one."""
     fused(tmp_path)
-    from tilewright.kernels.cuda import cache
-    from tilewright.kernels.cuda.gemm import launch
-    from tilewright.kernels.cuda.gemm.fused import DEFAULTS, make_point
-    from tilewright.kernels.cuda.gemm.launch import Gemm
+    from tilewright.kernels.cuda.common import cache
+    from tilewright.kernels.cuda.gemm.host import launch
+    from tilewright.kernels.cuda.gemm.host.fused import DEFAULTS, make_point
+    from tilewright.kernels.cuda.gemm.host.launch import Gemm
 
-    below = tmp_path / "skeletons" / "gemm"
+    below, here, seen = tmp_path / "cuda" / "gemm", tmp_path / "cuda" / "rows", []
     below.mkdir(parents=True)
-    here, seen = below.parent, []
-    for name, text in (("a.py", "a"), ("demand.py", "a"), ("gemm/product.py", "a"), ("a.py", "b")):
+    here.mkdir()
+    for name, text in (("a.py", "a"), ("demand.py", "a"), ("../gemm/product.py", "a"), ("a.py", "b")):
         (here / name).write_text(text)
         cache.contents.cache_clear()
         seen.append((cache.contents(here), cache.contents(below)))
@@ -169,7 +169,7 @@ def test_skeletons_count_for_the_kernels_that_use_them(tmp_path: Path) -> None:
     assert first == looked_at == beside != changed and product == same != ""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(cache, "contents", lambda folder: f"of {folder.name}")
-        assert cache._toolchain.__wrapped__().startswith("of cuda\n")
-    gemm = Gemm(make_point(DEFAULTS, scheme="scaled"), "f32", source=tmp_path / "a.py")
-    skeletons = cache.contents(Path(launch.__file__).parent)
+        assert cache._toolchain.__wrapped__().startswith("of common\nof rows\n")
+    gemm = Gemm(make_point(DEFAULTS, scheme="fp16x3"), "f32", source=tmp_path / "a.py")
+    skeletons = cache.contents(Path(launch.__file__).parents[1])
     assert gemm._where_kept((1,)) == (tmp_path / "a.py", (1, skeletons)) and skeletons

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tilewright.kernels.cuda.chained import Chained
+from tilewright.kernels.cuda.common.chained import Chained
 
 X, Y = torch.arange(6.0).reshape(2, 3), torch.ones(3)
 

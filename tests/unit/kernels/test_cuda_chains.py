@@ -12,11 +12,12 @@ from fakes import kernel_programs as kp
 from fakes import simt
 from fakes.fused import load_fused
 from fakes.realisers import gpu
-from tilewright.kernels.cuda import addresses, cta
-from tilewright.kernels.cuda.cubin import taken
-from tilewright.kernels.cuda.plan import DEFAULTS
-from tilewright.kernels.cuda.planning import make_plan
-from tilewright.kernels.cuda.views import contiguous
+from tilewright.kernels.cuda.common import addresses
+from tilewright.kernels.cuda.common.cubin import taken
+from tilewright.kernels.cuda.common.views import contiguous
+from tilewright.kernels.cuda.rows import cta
+from tilewright.kernels.cuda.rows.plan import DEFAULTS
+from tilewright.kernels.cuda.rows.planning import make_plan
 
 from .test_cuda_tiles import spec_of
 
@@ -25,7 +26,7 @@ from .test_cuda_tiles import spec_of
 def test_every_element_arrives_once(shape, monkeypatch):
     spec = spec_of(shape, [("x", "f32", shape), ("b", "f32", (1, shape[1]))])
     walks = [contiguous(o.shape) for o in spec.operands]
-    knobs = {**DEFAULTS, "threads": 128, "unroll": 2, "spread": "grid"}
+    knobs = {**DEFAULTS, "threads": 128, "unroll": 2, "cta_split": "grid"}
     plan = make_plan(spec, walks, [16, 16], knobs, gpu(processors=1))
     assert plan.chunks == min(8, plan.blocks)
     kernel = SimpleNamespace(spec=spec, plan=plan, reducers=[], workspaces=[], mailboxes=[])
@@ -45,7 +46,7 @@ def test_every_element_arrives_once(shape, monkeypatch):
 @pytest.mark.slow
 def test_it_compiles_without_spilling(tmp_path):
     module = load_fused(kp.chain((16384, 16385)), tmp_path)
-    module.configure(spread="grid")
+    module.configure(cta_split="grid")
     device = gpu()
     options = f"--keep-cubin --dump-dir={tmp_path}"
     launch, kernel = module._FUSED.compile([contiguous((16384, 16385))], [16], device, options=options)

@@ -16,7 +16,7 @@ from fakes.traced import only_program
 from tilewright.facts.space import point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.kernels.cuda.cubin import taken
+from tilewright.kernels.cuda.common.cubin import taken
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_in(3)]  # half a second for each kernel, and dozens of them
 
@@ -55,20 +55,23 @@ PATHS = {
     "several short rows a CTA": (lambda: kp.softmax((1000, 24)), {}),
     "rows in registers": (lambda: kp.norm((640, 4096), (1,), affine=(1, 4096), residual=True, dtype="bf16"), {}),
     "rows in a cluster's registers": (lambda: kp.softmax((4096, 65536)), {}),
-    "rows in shared memory": (lambda: kp.softmax((640, 40000)), {"residence": "shared", "spread": "none"}),
+    "rows in shared memory": (lambda: kp.softmax((640, 40000)), {"row_storage": "shared", "cta_split": "none"}),
     "rows in a cluster's shared memory": (lambda: kp.softmax((640, 393216)), {}),
-    "rows read again": (lambda: kp.softmax((640, 40000)), {"residence": "reread", "spread": "none"}),
+    "rows read again": (lambda: kp.softmax((640, 40000)), {"row_storage": "reread", "cta_split": "none"}),
     "rows split over launches": (lambda: kp.norm((16, 64, 256, 256), (1, 2, 3), affine=(1, 64, 256, 256)), {}),
     "rows held by the whole chip": (
         lambda: kp.norm((16, 64, 256, 256), (1, 2, 3), affine=(1, 64, 256, 256)),
-        {"spread": "grid"},
+        {"cta_split": "grid"},
     ),
-    "rows of teams": (lambda: kp.softmax((700, 393216), dtype="bf16"), {"threads": 512, "spread": "grid"}),
-    "rows of teams, not all of them held": (lambda: kp.norm((64, 3, 601, 512), (0, 2, 3)), {"spread": "grid"}),
-    "one row, most of it not held": (lambda: kp.l1_norm((1, 1000000007), l2=True), {"spread": "grid"}),
-    "a ring of rows": (lambda: kp.softmax((640, 16384)), {"threads": 512, "unroll": 1, "spread": "grid"}),
+    "rows of teams": (lambda: kp.softmax((700, 393216), dtype="bf16"), {"threads": 512, "cta_split": "grid"}),
+    "rows of teams, not all of them held": (lambda: kp.norm((64, 3, 601, 512), (0, 2, 3)), {"cta_split": "grid"}),
+    "one row, most of it not held": (lambda: kp.l1_norm((1, 1000000007), l2=True), {"cta_split": "grid"}),
+    "a ring of rows": (lambda: kp.softmax((640, 16384)), {"threads": 512, "unroll": 1, "cta_split": "grid"}),
     "columns in registers": (lambda: kp.rms_norm((112, 64, 512, 512), 1), {}),
-    "columns in shared memory": (lambda: kp.softmax((64, 300, 5000), 1), {"residence": "shared", "spread": "none"}),
+    "columns in shared memory": (
+        lambda: kp.softmax((64, 300, 5000), 1),
+        {"row_storage": "shared", "cta_split": "none"},
+    ),
     "columns streamed": (lambda: kp.reduction("argmax", (128, 4096, 4095), (1,)), {}),
     "columns split": (lambda: kp.reduction("moments", (100000, 64), (0,)), {}),
     "a loss": (lambda: kp.mse((1001, 333)), {}),
@@ -82,8 +85,8 @@ PATHS = {
     "a product over rows": (lambda: kp.cumulative("cumprod", (640, 5000), reverse=True), {}),
     "a product split over launches": (lambda: kp.cumulative("cumprod", (3, 1000003)), {}),
     "a scan split over launches": (lambda: kp.cumulative("cumsum", (4, 2000000), dtype="i64"), {}),
-    "a scan by CTAs in turn": (lambda: kp.cumulative("cumsum", (3, 1000003), reverse=True), {"spread": "grid"}),
-    "a recurrence by CTAs in turn": (lambda: kp.recurrence((5, 400000)), {"spread": "grid", "threads": 512}),
+    "a scan by CTAs in turn": (lambda: kp.cumulative("cumsum", (3, 1000003), reverse=True), {"cta_split": "grid"}),
+    "a recurrence by CTAs in turn": (lambda: kp.recurrence((5, 400000)), {"cta_split": "grid", "threads": 512}),
     "a scan of columns": (lambda: kp.busy_cumsum((64, 300, 500), 1), {}),
     "a scan of columns split": (lambda: kp.masked_cumsum((100000, 64), 0, reverse=True), {}),
     "extrema with positions": (lambda: kp.extrema("cummax", (640, 10007), dtype="bf16", reverse=True), {}),
@@ -185,8 +188,8 @@ def test_sums_beside_rows_stay_in_registers(shape, folder, tmp_path):
         fused = load_fused(program, folder, settings)._FUSED
         device = gpu()
         launch, kernel = fused.compile(walks, [16] * len(walks), device, options=more)
-        residence = "registers" if dict(settings)["residence"] == "registers" else "shared"
-        assert kernel.plan.parts >= 411 and kernel.plan.residence == residence
+        row_storage = "registers" if dict(settings)["row_storage"] == "registers" else "shared"
+        assert kernel.plan.parts >= 411 and kernel.plan.row_storage == row_storage
         assert [k.local_bytes for k in taken(launch.artifacts.CUBIN)] == [0]
         fused.rest.compile(_partial(fused), [16] * 3, device)
 
@@ -204,7 +207,7 @@ def test_sums_beside_what_is_done_with_each_element_wait_for_nobody(folder, tmp_
         device = gpu()
         walks, more = [o.strides for o in program.operands], f"--keep-ptx --keep-cubin --dump-dir={dumped}"
         launch, kernel = fused.compile(walks, [16] * 2, device, options=more)
-        assert kernel.plan.parts and kernel.plan.residence == "shared"
+        assert kernel.plan.parts and kernel.plan.row_storage == "shared"
         assert [k.local_bytes for k in taken(launch.artifacts.CUBIN)] == [0]
         assert not {"bar.sync", "barrier.sync", "mbarrier"} & set(str(launch.artifacts.PTX).replace("\t", " ").split())
         fused.rest.compile(_partial(fused), [16], device)
@@ -212,7 +215,7 @@ def test_sums_beside_what_is_done_with_each_element_wait_for_nobody(folder, tmp_
 
 def _partial(fused):
     """Strides of the partial sums, for what adds them up."""
-    return [import_module("tilewright_kernels.cuda.views").contiguous(o.shape) for o in fused.rest.spec.operands]
+    return [import_module("tilewright_kernels.cuda.common.views").contiguous(o.shape) for o in fused.rest.spec.operands]
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.thorough) if n in THOROUGH else n for n in PATHS])
@@ -226,7 +229,7 @@ def test_what_lies_across_is_read_in_tiles_of_whole_vectors(folder):
     """16 bytes an access on both sides; and a row operand that lies across is no reason for tiles."""
     for dtype, dense in (("f32", 4), ("bf16", 8), ("u8", 8), ("i64", 2)):
         _, kernel = compile_for_hopper(kp.laid_out((1024, 768), (1, 0), dtype=dtype), folder, {"unroll": 4})
-        assert kernel.plan.tile.turned[0].dense == kernel.plan.space.vector == dense
+        assert kernel.plan.tile.swap_ab[0].dense == kernel.plan.space.vector == dense
         assert kernel.plan.tile.rows * kernel.plan.tile.width == kernel.plan.threads * 4 * dense
     _, kernel = compile_for_hopper(kp.laid_out((1024, 768), (1, 0)), folder, {"tile": "none"})
     assert kernel.plan.tile is None
@@ -279,11 +282,11 @@ def test_functions_of_two_compile(op, folder):
 
 
 def test_knobs_are_checked(folder):
-    given = point(threads=128, unroll=2, residence="auto", spread="auto", tile=32)
+    given = point(threads=128, unroll=2, row_storage="auto", cta_split="auto", tile=32)
     module = load_fused(kp.chain((64, 64)), folder, given)
     assert module.KNOBS["threads"] == 128
     module.configure(threads=512)
-    assert module.KNOBS == {"threads": 512, "unroll": 2, "residence": "auto", "spread": "auto", "tile": 32}
+    assert module.KNOBS == {"threads": 512, "unroll": 2, "row_storage": "auto", "cta_split": "auto", "tile": 32}
     with pytest.raises(ValueError, match="unknown knob 'stages'"):
         module.configure(stages=2)
     with pytest.raises(ValueError, match="can't be 96"):

@@ -15,8 +15,8 @@ from fakes.fused import load_fused
 from fakes.realisers import cuda, gpu
 from tilewright.facts.demand import Demand
 from tilewright.ir.program import Program
-from tilewright.kernels.cuda.cubin import taken
-from tilewright.kernels.cuda.demand import demand
+from tilewright.kernels.cuda.common.cubin import taken
+from tilewright.kernels.cuda.common.demand import demand
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_in(3)]  # half a second for each kernel, and dozens of them
 
@@ -43,10 +43,10 @@ def test_registers_grow_with_what_is_loaded_and_too_many_spill(tmp_path: Path) -
 def test_a_row_in_shared_memory_is_counted_and_one_read_again_moves_more(tmp_path: Path) -> None:
     program = kp.softmax((640, 40000))
     traffic = 2 * 640 * 40000 * 4
-    held = of(program, tmp_path, residence="shared", spread="none", threads=1024, unroll=4)
+    held = of(program, tmp_path, row_storage="shared", cta_split="none", threads=1024, unroll=4)
     assert held["shared_bytes"] == 3 * 1024 * 4 * 16 + 1024, "three blocks, and what the system reserves"
     assert held["moved_bytes"] == traffic
-    again = of(program, tmp_path, residence="reread", spread="none", threads=1024, unroll=4)
+    again = of(program, tmp_path, row_storage="reread", cta_split="none", threads=1024, unroll=4)
     assert again["shared_bytes"] < 4096 and again["moved_bytes"] == 1.5 * traffic
     assert held["plan"] != again["plan"]
 
@@ -62,7 +62,7 @@ def test_what_windows_read_of_a_line_is_counted_and_so_is_a_ring_of_rows(tmp_pat
 
 def test_of_a_row_that_teams_do_not_hold_what_is_left_is_read_again(tmp_path: Path) -> None:
     tensor = 64 * 2**24 * 4
-    found = of(kp.softmax((64, 2**24)), tmp_path, threads=512, unroll=2, spread="grid")
+    found = of(kp.softmax((64, 2**24)), tmp_path, threads=512, unroll=2, cta_split="grid")
     assert found["moved_bytes"] == round((2 + 13 / 32) * tensor), "a CTA holds 12 blocks of 32, and 7 in registers"
     assert found["in_flight_bytes"] == 2 * 2 * 16, "2 slots of 14 are on their way"
     assert found["shared_bytes"] == 14 * 512 * 2 * 16 + 1024 and found["ctas"] == 128
@@ -82,7 +82,7 @@ def test_a_batch_norm_that_moves_its_statistics_keeps_rows_in_registers_without_
     b.write(b.op("add", b.op("mul", b.op("mul", b.op("sub", x, mean), scale), weight), bias))
     for last, new in ((last_mean, mean), (last_variance, b.op("div", deviations, 2.0**24 - 1))):
         b.write_row(b.op("add", b.op("mul", last, 0.9), b.op("mul", new, 0.1)))
-    found = of(b.done(), tmp_path, threads=512, unroll=unroll, spread="grid")
+    found = of(b.done(), tmp_path, threads=512, unroll=unroll, cta_split="grid")
     assert found["local_bytes"] == 0 and 64 < found["registers"] <= 128
 
 
@@ -90,7 +90,7 @@ def test_a_batch_norm_that_moves_its_statistics_keeps_rows_in_registers_without_
 def test_weights_stay_in_registers_without_spilling(tmp_path: Path) -> None:
     shape = (16, 64, 256, 256)
     program = kp.norm(shape, (1, 2, 3), affine=(1, *shape[1:]))
-    found = of(program, tmp_path, threads=512, unroll=2, spread="grid")
+    found = of(program, tmp_path, threads=512, unroll=2, cta_split="grid")
     assert found["local_bytes"] == 0 and 64 < found["registers"] <= 128 and found["ctas"] == 128
     assert found["moved_bytes"] == 2 * (16 + 1) * 2**22 * 4
 
@@ -122,7 +122,7 @@ def test_the_script_answers_for_every_job_and_one_that_fails_hides_no_other(tmp_
         place.write_text(file.text)
     jobs = [[str(tmp_path / "fused_0.py"), knobs] for knobs in ({"threads": 96}, dict(good))]
     done = subprocess.run(
-        [sys.executable, "-m", "tilewright.kernels.cuda.demand"], capture_output=True, text=True, check=True,
+        [sys.executable, "-m", "tilewright.kernels.cuda.common.demand"], capture_output=True, text=True, check=True,
         input=json.dumps({"arch": "sm_90a", "processors": 132, "jobs": jobs}),
         env=os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path))},
     )  # fmt: skip

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tilewright.kernels.cuda import math as m
+from tilewright.kernels.cuda.common import math as m
 
 EDGES = [0.0, -0.0, inf, -inf, nan, 1e-45, -3e-41, 1.2e-38, -1e-30, 3.3e38, -1e30, 2.0**64, 2.0**-64, 1.0, 3.0, -7.0]
 

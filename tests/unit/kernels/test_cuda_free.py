@@ -13,11 +13,12 @@ from fakes import kernel_programs as kp
 from fakes import simt
 from fakes.fused import load_fused
 from fakes.realisers import gpu
-from tilewright.kernels.cuda import addresses, cta, engine
-from tilewright.kernels.cuda.free import at_rows, freed
-from tilewright.kernels.cuda.plan import DEFAULTS
-from tilewright.kernels.cuda.planning import make_plan
-from tilewright.kernels.cuda.views import contiguous
+from tilewright.kernels.cuda.common import addresses
+from tilewright.kernels.cuda.common.views import contiguous
+from tilewright.kernels.cuda.rows import cta, engine
+from tilewright.kernels.cuda.rows.dynamic import at_rows, freed
+from tilewright.kernels.cuda.rows.plan import DEFAULTS
+from tilewright.kernels.cuda.rows.planning import make_plan
 
 from .test_cuda_plan import H200
 from .test_cuda_tiles import spec_of
@@ -117,7 +118,7 @@ def grid(kernel, tensors, monkeypatch):
     with monkeypatch.context() as patch:
         for name in ("Int32", "Int64"):
             patch.setattr(engine, name, int)
-        return engine.Kernel._ctas(kernel, tuple(tensors))
+        return engine.EngineKernel._ctas(kernel, tuple(tensors))
 
 
 @pytest.mark.parametrize("rows", [2, 7, 640, 641])

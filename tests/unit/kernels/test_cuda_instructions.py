@@ -31,7 +31,7 @@ def instructions(program, folder):
     ptx, plan = compiled(program, folder)
     lines = (line.strip() for line in ptx.splitlines())
     found = Counter(line.split()[0].rstrip(";") for line in lines if line.endswith(";") and not line.startswith("."))
-    assert plan.blocks == 1 and plan.residence == "registers", "nothing is in a loop"
+    assert plan.blocks == 1 and plan.row_storage == "registers", "nothing is in a loop"
     return found, plan.unroll * plan.space.vector
 
 
@@ -71,7 +71,7 @@ def test_a_window_of_eight_is_eight_reads_of_shared_memory_and_no_check(tmp_path
 
 def test_ctas_that_share_rows_in_turn_tell_each_sum_once_a_row_and_never_wait_for_memory(tmp_path):
     ptx, plan = compiled(kp.norm_backward((512, 65536), dtype="bf16", rms=True), tmp_path)
-    assert (plan.spread, plan.chunks, plan.parts) == ("cluster", 8, 64) and plan.slots >= 2 * plan.unroll
+    assert (plan.cta_split, plan.chunks, plan.parts) == ("cluster", 8, 64) and plan.slots >= 2 * plan.unroll
     assert ptx.count("st.async") == 1 and ptx.count("mbarrier.arrive.expect_tx") == 3, (
         "two sets, one of which is rearmed"
     )
@@ -92,6 +92,6 @@ def test_the_compiler_is_told_how_many_ctas_fit_or_it_would_delay_loads_to_fit_m
 
 def test_ctas_of_a_cluster_wait_for_messages_and_not_for_memory(tmp_path):
     ptx, plan = compiled(kp.softmax((2048, 65536)), tmp_path)
-    assert plan.spread == "cluster" and ptx.count("st.async") == 2, "a maximum and a sum"
+    assert plan.cta_split == "cluster" and ptx.count("st.async") == 2, "a maximum and a sum"
     arrivals = [line for line in ptx.splitlines() if "barrier.cluster.arrive" in line]
     assert len(arrivals) == 1 and ".relaxed" in arrivals[0] and "membar" not in ptx and "fence.acq_rel" not in ptx

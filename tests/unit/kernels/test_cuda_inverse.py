@@ -10,7 +10,7 @@ import pytest
 
 from fakes import scalars
 from fakes.scalars import Float32
-from tilewright.kernels.cuda import math as m
+from tilewright.kernels.cuda.common import math as m
 
 
 @pytest.fixture(autouse=True, params=[-1.0, 0.0, 1.0])

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tilewright.kernels.cuda.calls import fresh, lasting
-from tilewright.kernels.cuda.engine import SCRAP_BYTES
-from tilewright.kernels.cuda.launch import Fused
-from tilewright.kernels.cuda.spec import TensorSpec
+from tilewright.kernels.cuda.common.calls import fresh, lasting
+from tilewright.kernels.cuda.common.spec import ArraySpec
+from tilewright.kernels.cuda.rows.engine import SCRAP_BYTES
+from tilewright.kernels.cuda.rows.launch import Fused
 
 from .test_cuda_plan import spec_of
 
@@ -48,15 +48,15 @@ def fused_that(monkeypatch, fails):
     fused, ways = Fused(spec_of((8, 1024), (1,)), lambda *_: None, {}), []
 
     def launch(strides, alignments, device, rows):
-        spread = "grid" if device.teams else "split"
+        cta_split = "grid" if device.teams else "split"
 
         def run(*tensors):
-            ways.append(spread)
+            ways.append(cta_split)
             if device.teams:
                 raise fails()
 
         return run, SimpleNamespace(
-            spec=fused.spec, plan=SimpleNamespace(spread=spread), work_bytes=64, zeroed=device.teams
+            spec=fused.spec, plan=SimpleNamespace(cta_split=cta_split), work_bytes=64, zeroed=device.teams
         )  # fmt: skip
 
     monkeypatch.setattr(fused, "launch", launch)
@@ -85,7 +85,7 @@ def fused_into(monkeypatch, outputs, *, work_bytes=8):
     """A Fused whose launches write down what they were given."""
     seen, prepared = [], []
     spec = spec_of((8, 1024), (1,))
-    outs = tuple(TensorSpec(name=f"y{i}", dtype="f32", shape=shape) for i, (shape, _) in enumerate(outputs))
+    outs = tuple(ArraySpec(name=f"y{i}", dtype="f32", shape=shape) for i, (shape, _) in enumerate(outputs))
     fused = Fused(replace(spec, outputs=outs), lambda *_: None, {})
     makers = tuple(fresh(shape, dtype, torch.device("cpu")) for shape, dtype in outputs)
     scrap = torch.empty(work_bytes, dtype=torch.uint8) if work_bytes <= SCRAP_BYTES else None

@@ -12,24 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.realisers import gpu
-from tilewright.kernels.cuda.plan import DEFAULTS, KNOBS, Plan
-from tilewright.kernels.cuda.planning import make_plan
-from tilewright.kernels.cuda.spec import RankSpec, ReductionSpec, ScanSpec, Spec, Sweep, TensorSpec
-from tilewright.kernels.cuda.views import collapse, contiguous, widest
+from tilewright.kernels.cuda.common.spec import ArraySpec, RankSpec, ReductionSpec, ScanSpec, Spec, Sweep
+from tilewright.kernels.cuda.common.views import collapse, contiguous, widest
+from tilewright.kernels.cuda.rows.plan import DEFAULTS, KNOBS, Plan
+from tilewright.kernels.cuda.rows.planning import make_plan
 
 H200 = gpu()
 
 
 def spec_of(domain, reduced=(), dtype="f32", operands=None):
     shapes = operands or {"x": domain}
-    tensors = tuple(TensorSpec(name=n, dtype=dtype, shape=tuple(s)) for n, s in shapes.items())
+    tensors = tuple(ArraySpec(name=n, dtype=dtype, shape=tuple(s)) for n, s in shapes.items())
     sweep = Sweep(
         elements=lambda x: (x,),
         reductions=(ReductionSpec(op="sum", source=dtype, dtype="f32", results=("s",)),),
     )
     return Spec(
         name="t", domain=tuple(domain), reduced=tuple(reduced), operands=tensors,
-        outputs=(TensorSpec(name="y", dtype=dtype, shape=tuple(domain)),), sweeps=(sweep,) if reduced else (),
+        outputs=(ArraySpec(name="y", dtype=dtype, shape=tuple(domain)),), sweeps=(sweep,) if reduced else (),
         final=(lambda x, s: (x,)) if reduced else (lambda x: (x,)), element_outputs=("y",),
     )  # fmt: skip
 
@@ -126,7 +126,7 @@ def test_widest_follows_alignment_and_strides():
 ])  # fmt: skip
 def test_fronts_of_known_shapes(domain, reduced, expected):
     plan = make_plan(spec_of(domain, reduced), [contiguous(domain)], [16], DEFAULTS | {"threads": 512}, H200)
-    assert (plan.space.front, plan.space.vector, plan.spread, plan.residence) == expected
+    assert (plan.space.front, plan.space.vector, plan.cta_split, plan.row_storage) == expected
 
 
 def test_offsets_are_wide_only_beyond_two_to_the_31():
@@ -138,8 +138,8 @@ def test_offsets_are_wide_only_beyond_two_to_the_31():
 def test_shared_rows_fit_a_multiprocessor():
     for width in (40_000, 200_000, 393_216):
         spec = spec_of((1000, width), (1,))
-        plan = make_plan(spec, [(width, 1)], [16], DEFAULTS | {"residence": "shared"}, H200)
-        assert plan.residence == "shared"
+        plan = make_plan(spec, [(width, 1)], [16], DEFAULTS | {"row_storage": "shared"}, H200)
+        assert plan.row_storage == "shared"
         assert plan.blocks_per_chunk * plan.block_steps * plan.space.vector * 4 <= 220 * 1024
 
 
@@ -148,10 +148,10 @@ def test_shared_rows_fit_a_multiprocessor():
     (16, 2**22, 1, 256, 4), (2, 65536, 2, 16, 1),  # few rows: as many CTAs each as there are
 ])  # fmt: skip
 def test_teams_hold_a_row_and_leave_room_for_the_next(rows, width, teams, chunks, held):
-    knobs = {**DEFAULTS, "threads": 512, "unroll": 2, "spread": "grid"}
+    knobs = {**DEFAULTS, "threads": 512, "unroll": 2, "cta_split": "grid"}
     plan = make_plan(spec_of((rows, width), (1,)), [(width, 1)], [16], knobs, H200)
     assert (plan.teams, plan.chunks, plan.held, plan.slots) == (teams, chunks, held, 7)
-    assert plan.spread == ("grid" if chunks > 1 else "none") and plan.residence == "shared"
+    assert plan.cta_split == ("grid" if chunks > 1 else "none") and plan.row_storage == "shared"
     assert plan.ahead == (2 if chunks > 1 and held <= 3 else 1)
     assert plan.least_ctas == 2 and plan.teams * plan.chunks <= 2 * H200.processors
     assert plan.slots * plan.block_steps * 16 + 2 * 1024 <= 114 * 1024, "two CTAs, their boards and what each costs"
@@ -160,7 +160,7 @@ def test_teams_hold_a_row_and_leave_room_for_the_next(rows, width, teams, chunks
 def test_what_no_ring_holds_of_a_row_stays_in_registers_as_far_as_they_reach():
     found = {}
     for threads in (256, 512, 1024):
-        knobs = {**DEFAULTS, "threads": threads, "unroll": 2, "spread": "grid"}
+        knobs = {**DEFAULTS, "threads": threads, "unroll": 2, "cta_split": "grid"}
         plan = make_plan(spec_of((64, 2**24), (1,)), [(2**24, 1)], [16], knobs, H200)
         found[threads] = (plan.chunks, plan.blocks_per_chunk, plan.slots, plan.held, plan.own, plan.least_ctas)
     assert found[512] == (128, 32, 14, 12, 7, 1) and found[256] == (256, 32, 14, 12, 7, 2)
@@ -169,7 +169,7 @@ def test_what_no_ring_holds_of_a_row_stays_in_registers_as_far_as_they_reach():
 
 def test_teams_copy_only_what_cp_async_moves():
     def slots(dtype, alignment):
-        knobs = {**DEFAULTS, "threads": 512, "spread": "grid"}
+        knobs = {**DEFAULTS, "threads": 512, "cta_split": "grid"}
         return make_plan(spec_of((300, 65536), (1,), dtype), [(65536, 1)], [alignment], knobs, H200).slots
 
     assert slots("f32", 4) and slots("f16", 4) and slots("i8", 4)
@@ -180,20 +180,20 @@ def ranked_spec(domain, reduced, count, dtype="f32"):
     shape = tuple(count if d == reduced else n for d, n in enumerate(domain))
     rank = RankSpec(op="largest", elements=lambda x: (x,), source=dtype, results=("v", "p"), count=count)
     return Spec(
-        name="t", domain=domain, reduced=(reduced,), operands=(TensorSpec(name="x", dtype=dtype, shape=domain),),
-        outputs=(TensorSpec(name="v", dtype=dtype, shape=shape), TensorSpec(name="p", dtype="i64", shape=shape)),
+        name="t", domain=domain, reduced=(reduced,), operands=(ArraySpec(name="x", dtype=dtype, shape=domain),),
+        outputs=(ArraySpec(name="v", dtype=dtype, shape=shape), ArraySpec(name="p", dtype="i64", shape=shape)),
         rank=rank,
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("spread", ["auto", "none", "split"])
+@pytest.mark.parametrize("cta_split", ["auto", "none", "split"])
 @pytest.mark.parametrize(("domain", "reduced", "count"), [
     ((5, 1), 1, 1), ((9, 33), 1, 33), ((3, 1003), 1, 7), ((2, 40000), 1, 64), ((70001,), 0, 8), ((3, 700, 5), 1, 4),
 ])  # fmt: skip
-def test_ranked_rows_belong_to_whole_warps_and_are_read_once(domain, reduced, count, spread):
+def test_ranked_rows_belong_to_whole_warps_and_are_read_once(domain, reduced, count, cta_split):
     spec = ranked_spec(domain, reduced, count)
-    plan = make_plan(spec, [contiguous(domain)], [16], DEFAULTS | {"spread": spread}, H200)
-    assert plan.space.front == "row" and plan.group_threads % 32 == 0 and plan.spread in ("none", "split")
+    plan = make_plan(spec, [contiguous(domain)], [16], DEFAULTS | {"cta_split": cta_split}, H200)
+    assert plan.space.front == "row" and plan.group_threads % 32 == 0 and plan.cta_split in ("none", "split")
     assert visited(plan, "x") == Counter(range(prod(domain)))
     place = plan.space.views["out_v"].lane_stride
     assert place == (prod(domain[reduced + 1 :]) if count > 1 else 0), "where the next of a row is written"
@@ -205,23 +205,23 @@ def test_few_ranked_rows_are_split_where_a_warp_has_enough_to_look_at():
         return make_plan(spec, [contiguous(domain)], [16], DEFAULTS | knobs, H200).chunks
 
     assert chunks((4096, 256), 8) == chunks((4096, 4096), 8) == chunks((128, 32768), 64) == 1
-    assert 1 < chunks((1 << 20,), 64) < chunks((1 << 20,), 8) <= chunks((1 << 20,), 64, spread="split")
+    assert 1 < chunks((1 << 20,), 64) < chunks((1 << 20,), 8) <= chunks((1 << 20,), 64, cta_split="split")
 
 
 def test_a_row_in_shared_memory_is_cut_evenly_so_that_several_ctas_fit():
     two = spec_of((2048, 65536), (1,), operands={"x": (2048, 65536), "y": (2048, 65536)})
     sweep = Sweep(elements=lambda x, y: (x,), reductions=two.sweeps[0].reductions)
     spec = replace(two, sweeps=(sweep,), final=lambda x, y, s: (x,))
-    knobs = DEFAULTS | {"threads": 512, "unroll": 8, "residence": "shared"}
+    knobs = DEFAULTS | {"threads": 512, "unroll": 8, "row_storage": "shared"}
     plan = make_plan(spec, [(65536, 1)] * 2, [16] * 2, knobs, H200)
-    assert (plan.spread, plan.chunks, plan.blocks_per_chunk, plan.unroll) == ("cluster", 8, 1, 4)
+    assert (plan.cta_split, plan.chunks, plan.blocks_per_chunk, plan.unroll) == ("cluster", 8, 1, 4)
     assert 2 * 4 * plan.space.vector * plan.block_steps == 64 * 1024, "of which a multiprocessor holds three"
 
 
 def test_rows_in_registers_say_how_many_ctas_are_to_fit_beside_one_another():
     for width, threads, least in ((4096, 128, 0), (16384, 512, 2), (262144, 512, 1)):
         plan = make_plan(spec_of((4096, width), (1,)), [(width, 1)], [16], DEFAULTS | {"threads": 512}, H200)
-        assert (plan.residence, plan.threads, plan.least_ctas) == ("registers", threads, least)
+        assert (plan.row_storage, plan.threads, plan.least_ctas) == ("registers", threads, least)
     assert make_plan(spec_of((4096, 4096)), [(4096, 1)], [16], DEFAULTS, H200).least_ctas == 0
 
 
@@ -231,9 +231,9 @@ def summed(rows, width, parts, dtype="f32"):
     sweep = Sweep(elements=lambda x, g, w: (x,), reductions=spec_of((1, 1), (1,)).sweeps[0].reductions)
     return Spec(
         name="t", domain=(rows, width), reduced=(1,),
-        operands=tuple(TensorSpec(name=n, dtype=dtype, shape=s) for n, s in names.items()),
-        outputs=(TensorSpec(name="y", dtype=dtype, shape=(rows, width)),
-                 TensorSpec(name="t", dtype="f32", shape=(parts, width))),
+        operands=tuple(ArraySpec(name=n, dtype=dtype, shape=s) for n, s in names.items()),
+        outputs=(ArraySpec(name="y", dtype=dtype, shape=(rows, width)),
+                 ArraySpec(name="t", dtype="f32", shape=(parts, width))),
         sweeps=(sweep,), final=lambda x, g, w, s: (x, g), element_outputs=("y",), sums=("t",),
     )  # fmt: skip
 
@@ -252,32 +252,32 @@ def test_of_rows_whose_columns_are_summed_the_next_are_on_their_way(rows, width,
     assert plan.unroll <= plan.slots and plan.ring_steps * plan.threads * plan.space.vector * 2 * item <= 227 * 1024
     waves = -(-parts // (132 * plan.groups_per_cta * plan.least_ctas))
     assert waves * 132 * plan.groups_per_cta * plan.least_ctas < parts + 132 * plan.groups_per_cta, "of one size"
-    kept = make_plan(spec, walks, [16] * 3, DEFAULTS | {"residence": "registers"}, H200) if width < 8192 else plan
-    assert (kept.slots == 0) == (kept.residence == "registers") == (width < 8192)
+    kept = make_plan(spec, walks, [16] * 3, DEFAULTS | {"row_storage": "registers"}, H200) if width < 8192 else plan
+    assert (kept.slots == 0) == (kept.row_storage == "registers") == (width < 8192)
 
 
 @pytest.mark.parametrize(("width", "chunks"), [(8192, 2), (16384, 4), (65536, 16)])
 def test_clusters_of_which_a_processor_holds_two_ctas_wait_in_turn(width, chunks):
     spec, walks = summed(2**27 // width, width, 128), [(width, 1)] * 3
-    plan = make_plan(spec, walks, [16] * 3, DEFAULTS | {"spread": "cluster"}, H200)
-    assert (plan.chunks, plan.unroll, plan.spread) == (chunks, 4, "cluster")
+    plan = make_plan(spec, walks, [16] * 3, DEFAULTS | {"cta_split": "cluster"}, H200)
+    assert (plan.chunks, plan.unroll, plan.cta_split) == (chunks, 4, "cluster")
     assert plan.least_ctas >= 2 and plan.slots >= 2 * plan.unroll
     assert make_plan(spec, walks, [16] * 3, DEFAULTS, H200).least_ctas == 1
 
 
 def test_rows_that_cp_async_can_not_bring_stay_in_registers():
     plan = make_plan(summed(4096, 1001, 528, "f16"), [(1001, 1)] * 3, [2] * 3, DEFAULTS, H200)
-    assert (plan.residence, plan.slots, plan.parts) == ("registers", 0, 528)
+    assert (plan.row_storage, plan.slots, plan.parts) == ("registers", 0, 528)
 
 
 def windows(lanes, at, *, steps=8, domain=(64, 16), fill=0.0, shape=None):
     """Sums over windows of `steps`, read where `at` says."""
     domain = (*domain, steps, lanes)
-    x = TensorSpec(name="x", dtype="f32", shape=shape or (*domain[:-2], lanes + 60), indexed=True, at=at, fill=fill)
+    x = ArraySpec(name="x", dtype="f32", shape=shape or (*domain[:-2], lanes + 60), indexed=True, at=at, fill=fill)
     sweep = Sweep(elements=lambda x, index_3, index_2: (x,), reductions=spec_of((1, 1), (1,)).sweeps[0].reductions)
     return Spec(
         name="t", domain=domain, reduced=(len(domain) - 2,), operands=(x,), sweeps=(sweep,),
-        outputs=(TensorSpec(name="s", dtype="f32", shape=(*domain[:-2], 1, lanes)),),
+        outputs=(ArraySpec(name="s", dtype="f32", shape=(*domain[:-2], 1, lanes)),),
     )  # fmt: skip
 
 
@@ -300,14 +300,14 @@ def test_windows_that_overlap_along_the_lanes_come_from_shared_memory():
     assert {name: planned(windows(4097, at)).windows for name, at in others.items()} == dict.fromkeys(others, 0)
     few = (0, ((0, 1),)), (0, ((1, 1),)), (0, ((3, 1), (2, 1)))
     assert planned(windows(4097, few, domain=(4, 4))).windows == 0, "too few for all multiprocessors"
-    assert planned(windows(4097, few), DEFAULTS | {"residence": "reread"}).windows == 0
+    assert planned(windows(4097, few), DEFAULTS | {"row_storage": "reread"}).windows == 0
 
 
 def test_many_columns_of_odd_rows_lie_side_by_side():
     """128 of them, 512 bytes; each element is read once all the same."""
     one = gpu(processors=1)
     spec = replace(spec_of((3, 37, 1031), (1,)), final=None, element_outputs=())
-    spec = replace(spec, outputs=(TensorSpec(name="y", dtype="f32", shape=(3, 1, 1031)),))
+    spec = replace(spec, outputs=(ArraySpec(name="y", dtype="f32", shape=(3, 1, 1031)),))
     plan = make_plan(spec, [contiguous((3, 37, 1031))], [16], DEFAULTS, one)
     assert (plan.group_threads, plan.groups_per_cta, plan.unroll, plan.chunks) == (4, 128, 4, 1)
     assert visited(plan, "x") == Counter(range(3 * 37 * 1031))
@@ -321,7 +321,7 @@ def test_rows_too_long_for_eight_ctas_get_a_cluster_of_sixteen():
     sweep = Sweep(elements=lambda y, g: (y,), reductions=spec.sweeps[0].reductions)
     spec = replace(spec, sweeps=(sweep,), final=lambda y, g, s: (y,))
     plan = make_plan(spec, [(262144, 1)] * 2, [16] * 2, DEFAULTS, H200)
-    assert (plan.spread, plan.chunks, plan.residence) == ("cluster", 16, "shared")
+    assert (plan.cta_split, plan.chunks, plan.row_storage) == ("cluster", 16, "shared")
     assert plan.block_steps * plan.blocks_per_chunk * 2 * 16 == 128 * 1024
 
 

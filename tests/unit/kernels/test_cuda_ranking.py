@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fakes import warp
-from tilewright.kernels.cuda import ranking
+from tilewright.kernels.cuda.rows import ranking
 
 LANES = np.arange(warp.WARP)
 
@@ -23,7 +23,7 @@ def on_the_fake(monkeypatch):
 
 def ranked(row: Tensor, count: int, op: str, *, each: int = 4) -> ranking.WarpRank:
     """What a warp keeps of a row, of which each lane has `each` neighbours at a time; the last batch is not whole."""
-    order = ranking.Order(op=op, source="f32" if row.is_floating_point() else "i32")
+    order = ranking.KeyOrder(op=op, source="f32" if row.is_floating_point() else "i32")
     queue = warp.Cells(ranking.queue_keys(count), warp.Int64, shared=True)
     found = ranking.WarpRank(order, count, queue)
     kind = warp.Float32 if row.is_floating_point() else warp.Int32

@@ -15,14 +15,15 @@ import torch.nn.functional as F
 from fakes import kernel_programs as kp
 from fakes import simt
 from fakes.realisers import gpu
-from tilewright.kernels.cuda import addresses, combine, cta, reducers, slides
-from tilewright.kernels.cuda.free import at_rows, freed
-from tilewright.kernels.cuda.plan import DEFAULTS
-from tilewright.kernels.cuda.planning import make_plan
-from tilewright.kernels.cuda.reducers import Reducer
-from tilewright.kernels.cuda.sliding import slid
-from tilewright.kernels.cuda.spec import ReductionSpec, Spec, Sweep, TensorSpec
-from tilewright.kernels.cuda.views import contiguous
+from tilewright.kernels.cuda.common import addresses
+from tilewright.kernels.cuda.common.spec import ArraySpec, ReductionSpec, Spec, Sweep
+from tilewright.kernels.cuda.common.views import contiguous
+from tilewright.kernels.cuda.rows import combine, cta, reducers, slides
+from tilewright.kernels.cuda.rows.dynamic import at_rows, freed
+from tilewright.kernels.cuda.rows.plan import DEFAULTS
+from tilewright.kernels.cuda.rows.planning import make_plan
+from tilewright.kernels.cuda.rows.reducers import Reducer
+from tilewright.kernels.cuda.rows.sliding import slid
 
 from .test_cuda_demand import of
 from .test_cuda_free import Shaped, grid
@@ -44,8 +45,8 @@ def spec_of(op, shape, window, stride, padding, dilation, *, dtype="f32", bias=F
     at += [(-padding[i], ((kept[lead + i], stride[i]), (reduced[i], dilation[i]))) for i in range(rank)]
     out = tuple(1 if d in reduced else n for d, n in enumerate(domain))
     fill = -inf if op == "max" else 0.0
-    operands = [TensorSpec(name="x", dtype=dtype, shape=shape, indexed=True, at=tuple(at), fill=fill)]
-    operands += [TensorSpec(name="b", dtype="f32", shape=out)] if bias else []
+    operands = [ArraySpec(name="x", dtype=dtype, shape=shape, indexed=True, at=tuple(at), fill=fill)]
+    operands += [ArraySpec(name="b", dtype="f32", shape=out)] if bias else []
     names = ", ".join(f"index_{d}" for d in range(len(domain)))
     sweep = Sweep(
         elements=eval(f"lambda x, {names}: (x.load((), (0,), fill),)", {"fill": fill}),
@@ -53,7 +54,7 @@ def spec_of(op, shape, window, stride, padding, dilation, *, dtype="f32", bias=F
         rows=eval(f"lambda y, b, index_{kept[-2]}: {{'y': y + b * index_{kept[-2]}}}") if bias else None,
     )
     return Spec(name="pool", domain=domain, reduced=reduced, operands=tuple(operands), sweeps=(sweep,), slides=True,
-                outputs=(TensorSpec(name="y", dtype="f32", shape=out),))  # fmt: skip
+                outputs=(ArraySpec(name="y", dtype="f32", shape=out),))  # fmt: skip
 
 
 def plan_of(spec, strides=None, alignment=16, processors=1, **knobs):
@@ -130,12 +131,12 @@ def test_every_result_is_its_windows(name, monkeypatch):
 
 def test_lines_that_lie_apart_are_read_in_shorter_vectors(monkeypatch):
     spec = spec_of("max", (24, 30, 40), (3, 3), (2, 2), (1, 1), (1, 1), dtype="f16")
-    room = np.random.default_rng(1).integers(-99, 99, 24 * 30 * 42).astype(np.float16)
+    memory = np.random.default_rng(1).integers(-99, 99, 24 * 30 * 42).astype(np.float16)
     strides = (30 * 42, 42, 1)
     plan = plan_of(spec, strides)
     assert plan.slide.vector == 2 and plan_of(spec, alignment=2).slide.vector == 1 and plan_of(spec).slide.vector == 8
-    got, _ = pooled(monkeypatch, spec, room, plan, strides)
-    x = torch.from_numpy(room.astype(np.float32)).reshape(24, 30, 42)[None, ..., :40]
+    got, _ = pooled(monkeypatch, spec, memory, plan, strides)
+    x = torch.from_numpy(memory.astype(np.float32)).reshape(24, 30, 42)[None, ..., :40]
     np.testing.assert_array_equal(got.reshape(-1), F.max_pool2d(x, 3, 2, 1).numpy().reshape(-1))
 
 
@@ -172,7 +173,7 @@ def test_one_kernel_takes_any_number_of_rows(home, rows, monkeypatch):
 def test_what_comes_before_is_done_once_for_each_element(monkeypatch):
     """A channel's bias, and a root where an element is; what lies outside counts for nothing."""
     base = spec_of("max", (4, 6, 26, 40), (3, 3), (2, 2), (1, 1), (1, 1))
-    bias = TensorSpec(name="c", dtype="f32", shape=(1, 6, *[1] * (len(base.domain) - 2)))
+    bias = ArraySpec(name="c", dtype="f32", shape=(1, 6, *[1] * (len(base.domain) - 2)))
 
     def elements(x, c, index_0, index_1, index_2, index_3, index_4, index_5):
         return (np.where(x.inside((), (2, 3)), np.sqrt(x.load((), (2, 3), 0.0) + c + index_1), -inf),)
@@ -191,7 +192,7 @@ def test_who_slides_is_the_one_whose_windows_overlap_downwards():
     pool = ("max", (64, 64, 112, 112), (3, 3), (2, 2), (1, 1), (1, 1))
     spec = spec_of(*pool)
     assert plan_of(spec, processors=132).slide is not None and slid(spec) is not None
-    assert plan_of(spec, processors=132, residence="reread").slide is None
+    assert plan_of(spec, processors=132, row_storage="reread").slide is None
     others = {
         "side by side": spec_of(*pool[:2], (2, 2), *pool[3:]),
         "one axis": spec_of(*pool[:2], (1, 3), *pool[3:]),

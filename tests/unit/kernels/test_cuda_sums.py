@@ -12,10 +12,10 @@ import pytest
 
 from fakes.control import loop, when
 from fakes.realisers import gpu
-from tilewright.kernels.cuda import sums as module
-from tilewright.kernels.cuda.plan import DEFAULTS
-from tilewright.kernels.cuda.planning import make_plan
-from tilewright.kernels.cuda.sums import SumsCta
+from tilewright.kernels.cuda.rows import sums as module
+from tilewright.kernels.cuda.rows.plan import DEFAULTS
+from tilewright.kernels.cuda.rows.planning import make_plan
+from tilewright.kernels.cuda.rows.sums import SumsCta
 
 from .test_cuda_plan import summed
 

@@ -11,11 +11,11 @@ import pytest
 
 from fakes.control import loop, when
 from fakes.realisers import gpu
-from tilewright.kernels.cuda import planning as plans
-from tilewright.kernels.cuda import team as module
-from tilewright.kernels.cuda.plan import DEFAULTS
-from tilewright.kernels.cuda.planning import make_plan
-from tilewright.kernels.cuda.team import TeamCta
+from tilewright.kernels.cuda.rows import planning as plans
+from tilewright.kernels.cuda.rows import team as module
+from tilewright.kernels.cuda.rows.plan import DEFAULTS
+from tilewright.kernels.cuda.rows.planning import make_plan
+from tilewright.kernels.cuda.rows.team import TeamCta
 
 from .test_cuda_plan import spec_of
 
@@ -150,7 +150,7 @@ def test_every_block_is_found_where_it_was_copied_to(by_hand, monkeypatch, rows,
     monkeypatch.setattr(plans, "HELD_SHARE", share)  # 0.72: less than two rows in a ring
     spec = spec_of((rows, width), (1,))
     spec = replace(spec, sweeps=spec.sweeps * sweeps)
-    knobs = DEFAULTS | {"threads": 256, "unroll": unroll, "spread": "grid"}
+    knobs = DEFAULTS | {"threads": 256, "unroll": unroll, "cta_split": "grid"}
     plan = make_plan(spec, [(width, 1)], [16], knobs, gpu(processors=4))
     assert plan.teams and plan.ahead == (2 if rows == 3 or (share < 0.5 and rows in (23, 37, 41)) else 1)
     assert (plan.early > 0) == (rows == 1 or (share > 0.5 and rows in (23, 37)))
@@ -162,7 +162,7 @@ def test_what_all_rows_share_is_in_registers_or_was_asked_for(by_hand, monkeypat
     monkeypatch.setattr(plans, "KEPT_BYTES", 0)
     spec = spec_of((9, width), (1,), operands={"x": (9, width), "w": (1, width), "b": (1, width)})
     spec = replace(spec, final=lambda x, w, b, s: (x,))
-    knobs = DEFAULTS | {"threads": 256, "unroll": 1, "spread": "grid"}
+    knobs = DEFAULTS | {"threads": 256, "unroll": 1, "cta_split": "grid"}
     plan = make_plan(spec, [(width, 1)] * 3, [16] * 3, knobs, gpu(processors=4))
     assert (plan.chunks > 1, plan.early > 0, plan.kept, plan.least_ctas) == (True, early, ("w",), 2)
     check(plan, spec, by_hand)
@@ -207,7 +207,7 @@ def check_order(events, sweeps):
 def test_a_copy_that_is_not_waited_for_is_missed(by_hand, monkeypatch):
     """The check itself: without waiting, a block is not there."""
     spec = spec_of((37, 65536), (1,))
-    knobs = DEFAULTS | {"threads": 256, "spread": "grid"}
+    knobs = DEFAULTS | {"threads": 256, "cta_split": "grid"}
     plan = make_plan(spec, [(65536, 1)], [16], knobs, gpu(processors=4))
     cta = Recorded(spec, plan, 0, 0)
     monkeypatch.setattr(Recorded, "wait", lambda self, pending: None)

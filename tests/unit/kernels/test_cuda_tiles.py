@@ -10,11 +10,12 @@ import pytest
 
 from fakes import simt
 from fakes.realisers import gpu
-from tilewright.kernels.cuda import addresses, cta, tiles
-from tilewright.kernels.cuda.plan import DEFAULTS
-from tilewright.kernels.cuda.planning import make_plan
-from tilewright.kernels.cuda.spec import Spec, TensorSpec
-from tilewright.kernels.cuda.views import contiguous
+from tilewright.kernels.cuda.common import addresses
+from tilewright.kernels.cuda.common.spec import ArraySpec, Spec
+from tilewright.kernels.cuda.common.views import contiguous
+from tilewright.kernels.cuda.rows import cta, tiles
+from tilewright.kernels.cuda.rows.plan import DEFAULTS
+from tilewright.kernels.cuda.rows.planning import make_plan
 
 DTYPES = {"f32": np.float32, "f16": np.float16, "i64": np.int64, "u8": np.uint8, "bool": np.bool_}
 
@@ -29,8 +30,8 @@ def spec_of(domain, operands):
     """A Spec that gives back its operands, (name, dtype, shape) each."""
     names = [name for name, _, _ in operands]
     final = eval(f"lambda {', '.join(names)}: ({', '.join(names)},)")
-    tensors = tuple(TensorSpec(name=n, dtype=t, shape=s) for n, t, s in operands)
-    outputs = tuple(TensorSpec(name=n, dtype=t, shape=domain) for n, t, _ in operands)
+    tensors = tuple(ArraySpec(name=n, dtype=t, shape=s) for n, t, s in operands)
+    outputs = tuple(ArraySpec(name=n, dtype=t, shape=domain) for n, t, _ in operands)
     return Spec(name="moved", domain=domain, reduced=(), operands=tensors, outputs=outputs, final=final,
                 element_outputs=tuple(names))  # fmt: skip
 

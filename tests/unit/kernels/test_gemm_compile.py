@@ -9,22 +9,22 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tilewright.kernels.cuda import math as m
-from tilewright.kernels.cuda.cubin import taken
-from tilewright.kernels.cuda.gemm import compiling
-from tilewright.kernels.cuda.gemm.ampere import Ampere
-from tilewright.kernels.cuda.gemm.compiling import (
+from tilewright.kernels.cuda.common import math as m
+from tilewright.kernels.cuda.common.cubin import taken
+from tilewright.kernels.cuda.gemm.epilogue.epilogue import EpilogueStore
+from tilewright.kernels.cuda.gemm.fp32.split import Split
+from tilewright.kernels.cuda.gemm.host import compiling
+from tilewright.kernels.cuda.gemm.host.compiling import (
     compile_ampere,
     compile_combine,
     compile_product,
     compile_split,
     compile_streamed,
 )
-from tilewright.kernels.cuda.gemm.finish import Finish
-from tilewright.kernels.cuda.gemm.launch import Gemm
-from tilewright.kernels.cuda.gemm.lying import broadcast, walk_of
-from tilewright.kernels.cuda.gemm.plan import Point
-from tilewright.kernels.cuda.gemm.split import Split
+from tilewright.kernels.cuda.gemm.host.launch import Gemm
+from tilewright.kernels.cuda.gemm.host.layouts import broadcast, walk_of
+from tilewright.kernels.cuda.gemm.host.plan import Point
+from tilewright.kernels.cuda.gemm.mainloop.ampere import Ampere
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_in(3)]  # half a second for each kernel, and dozens of them
 
@@ -39,7 +39,7 @@ def biased_gelu(product, bias, residual):
 
 def compiled(folder, point, majors=("k", "k"), *, element="f16", vector=4, finish=None, operands=()):
     """What is known of the kernel: its PTX, and what its cubin says."""
-    finish = finish or Finish("f32", vector=vector)
+    finish = finish or EpilogueStore("f32", vector=vector)
     keep = f"--keep-ptx --keep-cubin --dump-dir={folder}"
     launch = compile_product(point, element=element, majors=majors, finish=finish, operands=operands, options=keep)
     (kernel,) = taken(launch.artifacts.CUBIN)
@@ -71,9 +71,9 @@ def test_both_majors_of_both_operands_compile(tmp_path, majors):
     ("settings", "chain", "parts"),
     [
         ({"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2, "scheme": "shared"}, 12, 2),
-        ({"tile_m": 128, "tile_n": 128, "cluster_m": 2, "scheme": "scaled", "interval": 32}, 12, 1),
+        ({"tile_m": 128, "tile_n": 128, "cluster_m": 2, "scheme": "fp16x3", "interval": 32}, 12, 1),
         ({"tile_m": 64, "tile_n": 128, "cluster_m": 1, "scheme": "shared", "split_k": 4}, 12, 1),
-        ({"tile_m": 128, "tile_n": 128, "cluster_m": 2, "scheme": "wide"}, 24, 1),
+        ({"tile_m": 128, "tile_n": 128, "cluster_m": 2, "scheme": "bf16x6"}, 24, 1),
         ({"tile_m": 128, "tile_n": 128, "cluster_m": 1, "promote": True}, 4, 1),
     ],
 )
@@ -86,7 +86,7 @@ def test_two_levels_keep_their_sums_in_registers(tmp_path, settings, chain, part
     check_registers(point, kernel)
     assert kernel.local_bytes <= SMALL_SPILL
     assert len(re.findall(r"add\.rn\.f32", ptx)) == 64 * parts * 64 // settings.get("interval", 64)
-    assert len(re.findall(r"mul\.rn\.f32", ptx)) >= 64 * parts * (settings.get("scheme") == "scaled")
+    assert len(re.findall(r"mul\.rn\.f32", ptx)) >= 64 * parts * (settings.get("scheme") == "fp16x3")
 
 
 @pytest.mark.few(0, 3, 6)
@@ -97,7 +97,7 @@ def test_two_levels_keep_their_sums_in_registers(tmp_path, settings, chain, part
 )  # fmt: skip
 def test_tiles_of_columns_that_are_no_power_of_two_keep_their_sums(tmp_path, tile_m, tile_n, bulk, pingpong):
     point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=1, cluster_n=2, bulk=bulk, pingpong=pingpong)
-    ptx, kernel = compiled(tmp_path, point, ("k", "k"), element="bf16", finish=Finish("bf16", vector=8))
+    ptx, kernel = compiled(tmp_path, point, ("k", "k"), element="bf16", finish=EpilogueStore("bf16", vector=8))
     assert wgmma(ptx, tile_n) == 4 * tile_m // (64 if pingpong else 128) and kernel.local_bytes == 0
     check_registers(point, kernel)
 
@@ -106,8 +106,8 @@ def test_what_is_not_split_is_launched_early_and_waits_itself(tmp_path):
     """Before it reads or writes anything; what is split, and kernels that were not taught to wait, come in turn."""
     for point, element, early in (
         (Point(tile_m=128, tile_n=128, pingpong=True, staged=True), "bf16", True),
-        (Point(tile_m=64, tile_n=16, cluster_m=1, skinny=True), "bf16", True),
-        (Point(tile_m=128, tile_n=128, scheme="scaled"), "f16", False),
+        (Point(tile_m=64, tile_n=16, cluster_m=1, small_m=True), "bf16", True),
+        (Point(tile_m=128, tile_n=128, scheme="fp16x3"), "f16", False),
     ):
         ptx, _ = compiled(tmp_path, point, ("k", "k"), element=element)
         assert ptx.count("griddepcontrol.wait") == ptx.count("griddepcontrol.launch_dependents") == early
@@ -117,7 +117,7 @@ def test_what_is_not_split_is_launched_early_and_waits_itself(tmp_path):
 
 def test_warpgroups_in_turns_pass_them_on_and_read_operands_in_pairs(tmp_path):
     """128 x 128 of one warpgroup: 64 pairs of a residual a thread, and the bias' once for both of its rows."""
-    finish = Finish("bf16", function=biased_gelu, names=("bias", "residual"), vector=8)
+    finish = EpilogueStore("bf16", function=biased_gelu, names=("bias", "residual"), vector=8)
     reads = (("bf16", ((0, 1, 0), True)), ("bf16", ((None, 1, 0), True)))
     point = Point(tile_m=128, tile_n=128, pingpong=True)
     ptx, kernel = compiled(tmp_path, point, element="bf16", finish=finish, operands=reads)
@@ -131,7 +131,7 @@ def test_warpgroups_in_turns_pass_them_on_and_read_operands_in_pairs(tmp_path):
 def test_a_matrix_comes_where_its_tile_leaves(tmp_path, tile_m, tile_n, pingpong):
     """64 x 256 of a warpgroup: a residual's 64 words a thread in 16 ldmatrix, the result's in as many stmatrix; four
     lines come and leave by TMA, beside A and B; the bias alone is read from memory."""
-    finish = Finish("bf16", function=biased_gelu, names=("bias", "residual"), vector=8)
+    finish = EpilogueStore("bf16", function=biased_gelu, names=("bias", "residual"), vector=8)
     reads = (("bf16", ((0, 1, 0), True)), ("bf16", ((None, 1, 0), True)))
     point = Point(tile_m=tile_m, tile_n=tile_n, pingpong=pingpong, staged=True)
     ptx, kernel = compiled(tmp_path, point, element="bf16", finish=finish, operands=reads)
@@ -155,37 +155,37 @@ def test_one_warpgroup_with_a_wide_tile(tmp_path):
 
 
 def test_an_epilogue_reads_what_it_names(tmp_path):
-    finish = Finish("bf16", function=biased_gelu, names=("bias", "residual"), vector=1)
+    finish = EpilogueStore("bf16", function=biased_gelu, names=("bias", "residual"), vector=1)
     ptx, kernel = compiled(
         tmp_path, Point(tile_m=64, tile_n=64, cluster_m=1), element="bf16", finish=finish, operands=READS
     )
     assert wgmma(ptx, 64) == 4 and kernel.local_bytes == 0
     with pytest.raises(ValueError, match="reads residual"):
-        Finish("f32", function=biased_gelu, names=("bias",), vector=4)
+        EpilogueStore("f32", function=biased_gelu, names=("bias",), vector=4)
     assert callable(compile_combine(finish, operands=READS))
 
 
 @pytest.mark.parametrize(
     ("settings", "element", "dtype", "vector", "lines"),
     [
-        ({"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2, "scheme": "scaled"}, "f16", "f32", 4, 8),
+        ({"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2, "scheme": "fp16x3"}, "f16", "f32", 4, 8),
         ({"tile_m": 128, "tile_n": 256, "cluster_m": 2}, "bf16", "bf16", 8, 4),
         ({"tile_m": 128, "tile_n": 256, "cluster_m": 2}, "bf16", "bf16", 4, 0),  # rows start at 8 bytes
     ],
 )
 def test_results_in_bulk_leave_by_tma(tmp_path, settings, element, dtype, vector, lines):
     point = Point(bulk=True, **settings)
-    ptx, kernel = compiled(tmp_path, point, ("k", "r"), element=element, finish=Finish(dtype, vector=vector))
+    ptx, kernel = compiled(tmp_path, point, ("k", "r"), element=element, finish=EpilogueStore(dtype, vector=vector))
     check_registers(point, kernel)
     assert kernel.local_bytes <= SMALL_SPILL
     assert ptx.count("cp.async.bulk.tensor.3d.global.shared") == lines
     assert ("st.global" in ptx) == (lines == 0)
 
 
-@pytest.mark.parametrize(("major", "scheme", "turned"), [("k", "scaled", True), ("r", "shared", False)])
+@pytest.mark.parametrize(("major", "scheme", "turned"), [("k", "fp16x3", True), ("r", "shared", False)])
 def test_what_is_streamed_is_multiplied_out_of_registers(tmp_path, major, scheme, turned):
     point = Point(tile_m=128, tile_n=128, cluster_m=2, scheme=scheme, streamed=True)
-    finish = Finish("f32", function=biased_gelu, names=("bias", "residual"), vector=1, turned=turned)
+    finish = EpilogueStore("f32", function=biased_gelu, names=("bias", "residual"), vector=1, swap_ab=turned)
     reads = (("f32", ((1, 0, 0), False)), ("f32", ((1, None, 0), False)))
     launch = compile_streamed(
         point, major=major, finish=finish, operands=reads, options=f"--keep-ptx --keep-cubin --dump-dir={tmp_path}"
@@ -211,8 +211,8 @@ def test_what_is_streamed_is_multiplied_out_of_registers(tmp_path, major, scheme
 def test_skinny_products_sum_in_the_cluster(tmp_path, settings, turned, together):
     """Four wgmma a step; sums go to the other CTAs' shared memory, four of a thread at a time, and nobody waits for
     memory as a whole; one store of C, none of partial sums."""
-    point = Point(cluster_m=1, skinny=True, **settings)
-    finish = Finish("bf16", function=biased_gelu, names=("bias", "residual"), vector=1, turned=turned)
+    point = Point(cluster_m=1, small_m=True, **settings)
+    finish = EpilogueStore("bf16", function=biased_gelu, names=("bias", "residual"), vector=1, swap_ab=turned)
     ptx, kernel = compiled(tmp_path, point, element="bf16", finish=finish, operands=READS)
     assert wgmma(ptx, point.tile_n) == 4 and kernel.local_bytes <= SMALL_SPILL
     assert kernel.registers * point.threads * point.resident <= 65536
@@ -233,8 +233,8 @@ def gate(product, product_1):
 def test_gated_skinny_products_have_rows_of_both_matrices(tmp_path, tile_m, tile_n, splits, major):
     """Two chains of four wgmma a step, also where a tile has less than 64 rows of each; sums of both go through the
     cluster."""
-    point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=1, skinny=True, gated=True, split_k=splits)
-    finish = Finish("bf16", function=gate, vector=1, turned=True)
+    point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=1, small_m=True, dual=True, split_k=splits)
+    finish = EpilogueStore("bf16", function=gate, vector=1, swap_ab=True)
     ptx, kernel = compiled(tmp_path, point, (major, "k"), element="bf16", finish=finish)
     assert wgmma(ptx, tile_n) == 8 and kernel.local_bytes <= SMALL_SPILL
     boxes = {128: 1, 112: 7, 96: 1, 80: 5}[tile_m]
@@ -244,7 +244,7 @@ def test_gated_skinny_products_have_rows_of_both_matrices(tmp_path, tile_m, tile
 
 
 def test_threads_that_call_a_product_first_compile_it_once():
-    gemm = Gemm(Point(tile_m=64, tile_n=64, cluster_m=1, scheme="scaled"), "f32")
+    gemm = Gemm(Point(tile_m=64, tile_n=64, cluster_m=1, scheme="fp16x3"), "f32")
     a, b = torch.empty(100, 256, device="meta"), torch.empty(256, 72, device="meta")
     with ThreadPoolExecutor(4) as pool:
         shapes = list(pool.map(lambda _: gemm(a, b).shape, range(4)))
@@ -253,12 +253,12 @@ def test_threads_that_call_a_product_first_compile_it_once():
 
 
 def test_triangles_compile_and_meta_tensors_of_what_is_streamed(tmp_path):
-    finish = Finish("f32", vector=4, diagonals=(0, None))
-    _, kernel = compiled(tmp_path, Point(tile_m=128, tile_n=64, cluster_m=1, scheme="scaled"), finish=finish)
+    finish = EpilogueStore("f32", vector=4, diagonals=(0, None))
+    _, kernel = compiled(tmp_path, Point(tile_m=128, tile_n=64, cluster_m=1, scheme="fp16x3"), finish=finish)
     assert kernel.local_bytes <= SMALL_SPILL
     a, w = torch.empty(2, 100, 1024, device="meta"), torch.empty(2, 300, 1024, device="meta")
-    point = Point(tile_m=128, tile_n=64, cluster_m=1, scheme="scaled", streamed=True, split_k=3)
-    gemm = Gemm(point, "f32", turned=True)
+    point = Point(tile_m=128, tile_n=64, cluster_m=1, scheme="fp16x3", streamed=True, split_k=3)
+    gemm = Gemm(point, "f32", swap_ab=True)
     assert gemm(a, w.mT).shape == (2, 100, 300)
     assert sorted(key[0] for key in gemm._compiled) == ["combine", "product", "split"]
     with pytest.raises(ValueError, match="multiple of 16"):
@@ -270,10 +270,10 @@ def test_triangles_compile_and_meta_tensors_of_what_is_streamed(tmp_path):
     "settings",
     [
         {},
-        {"scheme": "scaled"},
-        {"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2, "scheme": "scaled"},
-        {"tile_n": 128, "scheme": "wide"},
-        {"tile_m": 64, "tile_n": 64, "cluster_m": 1, "scheme": "rounded"},
+        {"scheme": "fp16x3"},
+        {"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2, "scheme": "fp16x3"},
+        {"tile_n": 128, "scheme": "bf16x6"},
+        {"tile_m": 64, "tile_n": 64, "cluster_m": 1, "scheme": "tf32"},
     ],
     ids=str,
 )
@@ -295,15 +295,15 @@ def test_parts_of_tiles_leave_and_come_in_quads(tmp_path, settings):
     [
         {"tile_n": 128, "pingpong": True, "staged": True},
         {"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2},
-        {"scheme": "scaled"},
-        {"scheme": "scaled", "tile_n": 128, "streamed": True},
-        {"tile_m": 64, "tile_n": 32, "cluster_m": 1, "skinny": True, "split_k": 3},
+        {"scheme": "fp16x3"},
+        {"scheme": "fp16x3", "tile_n": 128, "streamed": True},
+        {"tile_m": 64, "tile_n": 32, "cluster_m": 1, "small_m": True, "split_k": 3},
     ],
     ids=str,
 )
 def test_steps_that_are_left_out_cost_no_registers(tmp_path, settings):
     point, zeros = Point(**settings), ((None, 0), (3, None))
-    finish = Finish("f32" if point.scales else "bf16", vector=8)
+    finish = EpilogueStore("f32" if point.scales else "bf16", vector=8)
     more = {"finish": finish, "zeros": zeros, "options": f"--keep-cubin --dump-dir={tmp_path}"}
     if point.streamed:
         launch = compile_streamed(point, major="k", **more)
@@ -316,8 +316,8 @@ def test_steps_that_are_left_out_cost_no_registers(tmp_path, settings):
 def test_operands_whose_neighbours_are_known_take_few_registers(tmp_path):
     """A bias and a residual beside the largest tile: with strides of any kind their addresses alone spilled 1448 bytes
     (CuTe DSL 4.8.1, 2026-11-22)."""
-    finish = Finish("f32", function=biased_gelu, names=("bias", "residual"), vector=4)
-    point = Point(tile_m=256, tile_n=128, cluster_m=1, cluster_n=2, scheme="scaled")
+    finish = EpilogueStore("f32", function=biased_gelu, names=("bias", "residual"), vector=4)
+    point = Point(tile_m=256, tile_n=128, cluster_m=1, cluster_n=2, scheme="fp16x3")
     reads = (("f32", ((0, 1, 0), True)), ("f32", ((None, 1, 0), True)))
     _, kernel = compiled(tmp_path, point, finish=finish, operands=reads)
     assert kernel.local_bytes <= 256
@@ -340,7 +340,7 @@ def test_the_strides_of_an_operand_are_known_where_they_are_0_or_1():
 
 
 def test_meta_tensors_compile_what_a_call_needs():
-    gemm = Gemm(Point(tile_m=64, tile_n=64, cluster_m=1, scheme="scaled", split_k=4), "f32")
+    gemm = Gemm(Point(tile_m=64, tile_n=64, cluster_m=1, scheme="fp16x3", split_k=4), "f32")
     a = torch.empty(3, 100, 1000, device="meta")
     assert gemm(a, torch.empty(3, 1000, 50, device="meta")).shape == (3, 100, 50)
     assert sorted(key[0] for key in gemm._compiled) == ["combine", "product", "split", "split"]
@@ -360,7 +360,7 @@ def test_meta_tensors_compile_what_a_call_needs():
 def test_without_tma_it_is_mma_out_of_shared_memory_that_cp_async_fills(tmp_path, tile_m, tile_n, element):
     """For sm_80: of 32 of K two steps of 16 for each 16 x 8 of a warp's quarter; four stages ahead, no spills."""
     point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=1)
-    finish = Finish(element, function=biased_gelu, names=("bias", "residual"), vector=8)
+    finish = EpilogueStore(element, function=biased_gelu, names=("bias", "residual"), vector=8)
     launch = compile_ampere(
         point, element=element, finish=finish, operands=READS, options=f"--keep-ptx --keep-cubin --dump-dir={tmp_path}"
     )
@@ -375,8 +375,10 @@ def test_without_tma_it_is_mma_out_of_shared_memory_that_cp_async_fills(tmp_path
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: compile_ampere(Point(tile_m=64, tile_n=64, cluster_m=1), element="f16", finish=Finish("f32", vector=4)),
-        lambda: compile_product(Point(), element="f16", majors=("k", "k"), finish=Finish("f32", vector=4)),
+        lambda: compile_ampere(
+            Point(tile_m=64, tile_n=64, cluster_m=1), element="f16", finish=EpilogueStore("f32", vector=4)
+        ),
+        lambda: compile_product(Point(), element="f16", majors=("k", "k"), finish=EpilogueStore("f32", vector=4)),
     ],
 )
 def test_both_factors_have_strides_of_their_own(monkeypatch, make):
@@ -389,7 +391,7 @@ def test_both_factors_have_strides_of_their_own(monkeypatch, make):
 
 def test_planes_of_a_right_factor_lie_along_k_where_many_rows_meet_it():
     for rows, crossed in ((2048, True), (512, False)):
-        gemm = Gemm(Point(tile_m=64, tile_n=64, cluster_m=1, scheme="scaled"), "f32")
+        gemm = Gemm(Point(tile_m=64, tile_n=64, cluster_m=1, scheme="fp16x3"), "f32")
         gemm(torch.empty(rows, 128, device="meta"), torch.empty(128, 72, device="meta"))
         (split,) = (key for key in gemm._compiled if key[0] == "split" and key[2] == "r")
         (product,) = (key for key in gemm._compiled if key[0] == "product")
@@ -402,9 +404,9 @@ def test_products_without_tma_are_plain_and_copy_what_lies_across_k():
     assert gemm(a, torch.empty(3, 200, 72, device="meta", dtype=torch.bfloat16)).shape == (3, 100, 72)
     assert [key[:2] for key in gemm._compiled] == [("product", "sm_80")]
     assert gemm._loadable(torch.empty(72, 200, 1).transpose(0, 1).bfloat16()).stride() == (72, 1, 200 * 72)
-    for point in (Point(scheme="scaled", tile_n=128), Point(tile_m=256, tile_n=128), Point(tile_n=128, split_k=2)):
+    for point in (Point(scheme="fp16x3", tile_n=128), Point(tile_m=256, tile_n=128), Point(tile_n=128, split_k=2)):
         with pytest.raises(ValueError, match="without TMA"):
-            Ampere(point, Finish("f32", vector=4))
+            Ampere(point, EpilogueStore("f32", vector=4))
 
 
 @pytest.mark.few(0, 3)
@@ -415,7 +417,7 @@ def test_products_without_tma_are_plain_and_copy_what_lies_across_k():
 def test_experts_multiply_as_one_matrix_would(tmp_path, shape):
     tile_m, tile_n, cluster_m, cluster_n, turns = shape
     point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n, pingpong=turns)
-    finish = Finish("bf16", function=biased_gelu, names=("bias", "residual"), vector=8)
+    finish = EpilogueStore("bf16", function=biased_gelu, names=("bias", "residual"), vector=8)
     launch = compile_product(
         point, element="bf16", majors=("k", "r"), finish=finish, operands=READS, routed=True,
         options=f"--keep-ptx --keep-cubin --dump-dir={tmp_path}",
@@ -430,8 +432,8 @@ def test_experts_multiply_as_one_matrix_would(tmp_path, shape):
 @pytest.mark.parametrize("shape", [(256, 128, 1, 2), (128, 256, 2, 1), (64, 64, 1, 1)], ids=str)
 def test_float8_is_multiplied_in_steps_of_128_and_promoted(tmp_path, shape):
     tile_m, tile_n, cluster_m, cluster_n = shape
-    point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n, scheme="narrow")
-    ptx, kernel = compiled(tmp_path, point, element="float8_e4m3fn", finish=Finish("bf16", vector=8))
+    point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n, scheme="fp8")
+    ptx, kernel = compiled(tmp_path, point, element="float8_e4m3fn", finish=EpilogueStore("bf16", vector=8))
     check_registers(point, kernel)
     parts = tile_m * tile_n // (64 * point.groups * point.atom_n)
     assert point.depth == 128 and kernel.local_bytes == 0
@@ -441,7 +443,7 @@ def test_float8_is_multiplied_in_steps_of_128_and_promoted(tmp_path, shape):
 
 def test_what_is_rounded_is_one_product_of_scaled_halves(tmp_path):
     """As many wgmma as fp16 takes, no promotion; exponents are undone at the end, and operands rounded by one plane."""
-    point = Point(tile_m=256, tile_n=128, cluster_m=1, cluster_n=2, scheme="rounded")
+    point = Point(tile_m=256, tile_n=128, cluster_m=1, cluster_n=2, scheme="tf32")
     (tmp_path / "split").mkdir()
     ptx, kernel = compiled(tmp_path, point, ("k", "r"))
     check_registers(point, kernel)
@@ -452,8 +454,8 @@ def test_what_is_rounded_is_one_product_of_scaled_halves(tmp_path):
     stores = len(re.findall(r"st\.global", launch.artifacts.PTX))
     assert kernel.local_bytes <= 16, "as that of pairs"
     assert stores == split.per + 4, "its half of each quad, and the exponents of four rows"
-    with pytest.raises(ValueError, match="rounded"):
-        Point(tile_m=128, tile_n=128, scheme="rounded", pingpong=True)
+    with pytest.raises(ValueError, match="tf32"):
+        Point(tile_m=128, tile_n=128, scheme="tf32", pingpong=True)
 
 
 @pytest.mark.few
@@ -518,8 +520,8 @@ def swiglu(product, product_1, bias):
 )
 def test_a_gated_pair_is_one_wgmma_over_the_columns_of_both(tmp_path, majors, settings, columns, chain):
     """As many instructions as one product of twice the columns has, and no more registers."""
-    point = Point(**settings, gated=True)
-    finish = Finish("bf16", function=swiglu, names=("bias",), vector=8)
+    point = Point(**settings, dual=True)
+    finish = EpilogueStore("bf16", function=swiglu, names=("bias",), vector=8)
     ptx, kernel = compiled(
         tmp_path, point, majors, element="bf16", finish=finish, operands=(("bf16", ((0, 1, 0), False)),)
     )
@@ -533,8 +535,8 @@ def test_a_gated_pair_is_one_wgmma_over_the_columns_of_both(tmp_path, majors, se
 def test_96_columns_of_each_product_leave_in_lines_of_32(tmp_path, shape):
     tile_m, cluster_m, cluster_n, pingpong = shape
     point = Point(tile_m=tile_m, tile_n=192, cluster_m=cluster_m, cluster_n=cluster_n, bulk=True, pingpong=pingpong,
-                  gated=True)  # fmt: skip
-    finish = Finish("bf16", function=swiglu, names=("bias",), vector=8)
+                  dual=True)  # fmt: skip
+    finish = EpilogueStore("bf16", function=swiglu, names=("bias",), vector=8)
     ptx, kernel = compiled(
         tmp_path, point, ("k", "k"), element="bf16", finish=finish, operands=(("bf16", ((0, 1, 0), False)),)
     )
@@ -547,15 +549,15 @@ def test_96_columns_of_each_product_leave_in_lines_of_32(tmp_path, shape):
 @pytest.mark.parametrize(
     ("settings", "columns"),
     [
-        ({"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2, "scheme": "scaled"}, 128),
-        ({"tile_m": 128, "tile_n": 256, "cluster_m": 2, "scheme": "scaled"}, 128),
-        ({"tile_m": 128, "tile_n": 128, "cluster_m": 1, "scheme": "wide"}, 128),
+        ({"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2, "scheme": "fp16x3"}, 128),
+        ({"tile_m": 128, "tile_n": 256, "cluster_m": 2, "scheme": "fp16x3"}, 128),
+        ({"tile_m": 128, "tile_n": 128, "cluster_m": 1, "scheme": "bf16x6"}, 128),
     ],
 )
 def test_a_gated_pair_in_fp32_keeps_its_sums_in_registers(tmp_path, settings, columns):
     """Both halves of a fragment, or two of them, each with exponents of its own columns."""
-    point = Point(**settings, gated=True)
-    finish = Finish("f32", function=swiglu, names=("bias",), vector=4)
+    point = Point(**settings, dual=True)
+    finish = EpilogueStore("f32", function=swiglu, names=("bias",), vector=4)
     operands = (("f32", ((0, 1, 0), False)),)
     ptx, kernel = compiled(tmp_path, point, ("k", "k"), element=point.halves, finish=finish, operands=operands)
     check_registers(point, kernel)

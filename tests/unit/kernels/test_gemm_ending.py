@@ -7,25 +7,25 @@ from functools import cache
 
 import pytest
 
-from tilewright.kernels.cuda.gemm.compiling import compile_product
-from tilewright.kernels.cuda.gemm.finish import Finish
-from tilewright.kernels.cuda.gemm.plan import Point
+from tilewright.kernels.cuda.gemm.epilogue.epilogue import EpilogueStore
+from tilewright.kernels.cuda.gemm.host.compiling import compile_product
+from tilewright.kernels.cuda.gemm.host.plan import Point
 
 pytestmark = pytest.mark.slow  # a second for each kernel
 
 TOGETHER = (Point(tile_m=256, tile_n=128, cluster_m=1, cluster_n=2, bulk=True), Point(staged=True), Point())
-NO_SHADOW = (Point(tile_n=128, pingpong=True, bulk=True), Point(tile_n=128, scheme="scaled"), Point(promote=True))
+NO_SHADOW = (Point(tile_n=128, pingpong=True, bulk=True), Point(tile_n=128, scheme="fp16x3"), Point(promote=True))
 ZERO = "0f00000000"
 
 
 @pytest.fixture(scope="module")
 def ptx(tmp_path_factory):
-    """Of the kernel at a point, which several tests look at; `more`: of its Finish."""
+    """Of the kernel at a point, which several tests look at; `more`: of its EpilogueStore."""
 
     @cache
     def compiled(point, **more):
         element = "f16" if point.planes > 1 else "bf16"
-        finish = Finish("f32" if point.planes > 1 else "bf16", vector=4 if point.planes > 1 else 8, **more)
+        finish = EpilogueStore("f32" if point.planes > 1 else "bf16", vector=4 if point.planes > 1 else 8, **more)
         options = f"--keep-ptx --dump-dir={tmp_path_factory.mktemp('ptx')}"
         return compile_product(point, element=element, majors=("k", "k"), finish=finish, options=options).artifacts.PTX
 

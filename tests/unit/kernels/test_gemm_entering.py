@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.kernels.cuda import reducers
-from tilewright.kernels.cuda.gemm import entering
-from tilewright.kernels.cuda.gemm.entering import EnteringSplit, Prologue
-from tilewright.kernels.cuda.spec import ReductionSpec, Sweep, TensorSpec
+from tilewright.kernels.cuda.common.spec import ArraySpec, ReductionSpec, Sweep
+from tilewright.kernels.cuda.gemm.prologue import fused as entering
+from tilewright.kernels.cuda.gemm.prologue.fused import PrologueSpec, PrologueSplit
+from tilewright.kernels.cuda.rows import reducers
 
 
 class Operand:
@@ -86,11 +86,11 @@ def on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reducers, "Float32", np.float64)
 
 
-def norm(k: int) -> Prologue:
-    return Prologue(
+def norm(k: int) -> PrologueSpec:
+    return PrologueSpec(
         side="left",
         operands=tuple(
-            TensorSpec(name=n, dtype="f32", shape=s) for n, s in (("x", (9, k)), ("g", (1, k)), ("r", (9, 1)))
+            ArraySpec(name=n, dtype="f32", shape=s) for n, s in (("x", (9, k)), ("g", (1, k)), ("r", (9, 1)))
         ),
         head=lambda r: {"twice": r * 2},
         sweeps=(
@@ -119,7 +119,7 @@ def test_rows_are_reduced_whole_and_what_lies_behind_the_end_counts_for_nothing(
     draw = np.random.default_rng(0)
     x, g, r = draw.normal(size=rows * pitch), draw.normal(size=k), draw.normal(size=rows)
     lined = pitch % 4 == 0
-    split = EnteringSplit.for_chunk(
+    split = PrologueSplit.for_chunk(
         major="k", wide=k % 4 == 0, chunk=k, shift=11, prologue=norm(k),
         walks=(((None, 1, 0), lined), ((0, 1, 0), True), ((None, 0, 0), False)),
     )  # fmt: skip
@@ -150,11 +150,11 @@ def test_what_lies_across_is_taken_as_it_lies(rows: int, k: int) -> None:
     """Of the right factor, (K, N): positions stand in its order, rows here are its columns."""
     draw = np.random.default_rng(0)
     x, v, r = draw.normal(size=rows * k), draw.normal(size=k), draw.normal(size=rows)
-    operands = tuple(TensorSpec(name=n, dtype="f32", shape=s)
+    operands = tuple(ArraySpec(name=n, dtype="f32", shape=s)
                      for n, s in (("x", (k, rows)), ("v", (k, 1)), ("r", (1, rows))))  # fmt: skip
-    prologue = Prologue(side="right", operands=operands,
+    prologue = PrologueSpec(side="right", operands=operands,
                         final=lambda x, v, r, index_0, index_1: x * v + r + index_0 + 100 * index_1)  # fmt: skip
-    split = EnteringSplit.for_chunk(
+    split = PrologueSplit.for_chunk(
         major="r", wide=rows % 4 == 0, chunk=k, shift=11, prologue=prologue,
         walks=(((1, None, 0), rows % 4 == 0), ((0, None, 0), False), ((1, 0, 0), True)),
     )  # fmt: skip
@@ -171,6 +171,6 @@ def test_what_lies_across_is_taken_as_it_lies(rows: int, k: int) -> None:
 def test_rows_too_long_for_registers_and_rows_across_are_not_reduced() -> None:
     for major, k in (("k", entering.LONGEST_ROW + 1), ("r", 64)):
         with pytest.raises(ValueError, match="not reduced on their way in"):
-            EnteringSplit.for_chunk(
+            PrologueSplit.for_chunk(
                 major=major, wide=False, chunk=k, shift=11, prologue=norm(k), walks=(((None, 1, 0), False),) * 3
             )

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tilewright.kernels.cuda.gemm import finish, split
-from tilewright.kernels.cuda.gemm.finish import Combine, Finish
-from tilewright.kernels.cuda.gemm.split import Chunk, Split
+from tilewright.kernels.cuda.gemm.epilogue import epilogue as finish
+from tilewright.kernels.cuda.gemm.epilogue.epilogue import Combine, EpilogueStore
+from tilewright.kernels.cuda.gemm.fp32 import split
+from tilewright.kernels.cuda.gemm.fp32.split import Chunk, Split
 
 MOST_BEHIND_X = 65535  # CTAs of a grid along y and z
 
@@ -58,7 +59,7 @@ def whole_numbers(monkeypatch):
     """numpy's, which warn where they wrap; and warnings are errors."""
     monkeypatch.setattr(finish, "Int32", np.int32)
     monkeypatch.setattr(finish, "Int64", np.int64)
-    return Combine(Finish("f32", vector=1))
+    return Combine(EpilogueStore("f32", vector=1))
 
 
 def test_the_sum_of_splits_goes_over_every_element_once(whole_numbers):

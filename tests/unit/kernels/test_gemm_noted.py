@@ -11,16 +11,16 @@ import torch
 from torch import Tensor
 
 from fakes.launches import Launches
-from tilewright.kernels.cuda.gemm import launch as launching
-from tilewright.kernels.cuda.gemm.fused import FusedProduct, ProductSpec
-from tilewright.kernels.cuda.gemm.launch import Epilogue, Gemm
-from tilewright.kernels.cuda.gemm.noted import Noted, run_on
-from tilewright.kernels.cuda.gemm.plan import Point
-from tilewright.kernels.cuda.spec import TensorSpec
+from tilewright.kernels.cuda.common.spec import ArraySpec
+from tilewright.kernels.cuda.gemm.host import launch as launching
+from tilewright.kernels.cuda.gemm.host.fused import FusedProduct, ProductSpec
+from tilewright.kernels.cuda.gemm.host.launch import Epilogue, Gemm
+from tilewright.kernels.cuda.gemm.host.plan import Point
+from tilewright.kernels.cuda.gemm.host.recorded import RecordedLaunch, run_on
 
 SMALL = Point(tile_m=64, tile_n=64, cluster_m=1)
-FP32 = replace(SMALL, scheme="scaled")
-STREAMED = Point(tile_m=128, tile_n=128, cluster_m=1, scheme="scaled", streamed=True)
+FP32 = replace(SMALL, scheme="fp16x3")
+STREAMED = Point(tile_m=128, tile_n=128, cluster_m=1, scheme="fp16x3", streamed=True)
 ADDED = Epilogue(function=lambda product, bias: product + bias, names=("bias",), dtypes=("f32",))
 
 
@@ -35,12 +35,12 @@ def made(point: Point, epilogue: Epilogue | None = None, **more: Any) -> tuple[G
 
 WAYS = {
     "split": (made(FP32), ["split", "split", "product"]),
-    "in three": (made(replace(SMALL, scheme="wide")), ["split", "split", "product"]),
-    "rounded": (made(replace(SMALL, scheme="rounded")), ["split", "split", "product"]),
+    "in three": (made(replace(SMALL, scheme="bf16x6")), ["split", "split", "product"]),
+    "tf32": (made(replace(SMALL, scheme="tf32")), ["split", "split", "product"]),
     "splits of K": (made(replace(FP32, split_k=3)), ["split", "split", "product", "combine"]),
     "stream-K": (made(replace(FP32, stream_k=True)), ["split", "split", "product"]),
     "streamed": (made(STREAMED), ["split", "product"]),
-    "streamed right": (made(STREAMED, turned=True), ["split", "product"]),
+    "streamed right": (made(STREAMED, swap_ab=True), ["split", "product"]),
 }
 
 
@@ -133,7 +133,7 @@ def test_a_call_that_does_what_cannot_be_noted_is_made_each_time() -> None:
         calls.append(x)
         return x + x
 
-    noted = Noted(doubled, 1)
+    noted = RecordedLaunch(doubled, 1)
     for seed in range(3):
         x = rand(5, seed=seed)
         torch.testing.assert_close(noted.call(x), 2 * x)
@@ -152,7 +152,7 @@ def test_gradients_are_not_followed() -> None:
 
 def test_a_fused_product_knows_its_calls_until_it_is_configured_and_refuses_others() -> None:
     left, right, bias, output = (
-        TensorSpec(name=n, dtype="f32", shape=s)
+        ArraySpec(name=n, dtype="f32", shape=s)
         for n, s in zip("abco", ((40, 512), (512, 24), (24,), (40, 24)), strict=True)
     )
     spec = ProductSpec(
@@ -186,7 +186,7 @@ def test_what_begins_at_zero_does_so_in_every_call() -> None:
         run_on(count, flags, c)
         return c
 
-    noted = Noted(counted, 1)
+    noted = RecordedLaunch(counted, 1)
     for _ in range(3):
         torch.empty(4, dtype=torch.int32).fill_(7)  # what is allocated anew may hold anything
         assert noted.call(rand(5)).tolist() == [1] * 4

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fakes import gemm_model as model
-from tilewright.kernels.cuda.gemm import bounds
+from tilewright.kernels.cuda.gemm.fp32 import bounds
 from tilewright.realise.gemm import points as product_points
 
 SIDE = 12
@@ -58,7 +58,7 @@ def test_at_most_twice_the_error_of_fp32(family):
         a, b = FAMILIES[family](k)
         truth = a.double() @ b.double()
         own = model.norm_error(model.fp32(a, b), truth)
-        for scheme in ("shared", "scaled"):
+        for scheme in ("shared", "fp16x3"):
             error = model.norm_error(model.product(a, b, scheme=scheme), truth)
             assert error <= (2 * own if k > 100 else CONTRACT), f"{scheme}, K = {k}: {error:.2g}, fp32 {own:.2g}"
             error = model.norm_error(model.streamed(a, b, scheme=scheme), truth)
@@ -75,7 +75,7 @@ def test_three_planes_are_as_accurate_as_fp32_whatever_the_exponents(family):
         error = model.norm_error(model.wide(a, b), truth)
         assert error <= (2 * own if k > 100 else CONTRACT), f"K = {k}: {error:.2g}, fp32 {own:.2g}"
         if family == "opposite ends" and k > 100:
-            assert model.norm_error(model.product(a, b, scheme="scaled"), truth) > 100 * own
+            assert model.norm_error(model.product(a, b, scheme="fp16x3"), truth) > 100 * own
 
 
 @pytest.mark.parametrize(("reach", "least", "most"), [(8, 1e-7, 2e-7), (12, 1e-7, 2e-7), (16, 4e-7, 2e-6),
@@ -84,7 +84,7 @@ def test_exponents_that_oppose_one_another_are_what_three_planes_are_for(reach, 
     """The table of docs/precision.md: pairs of fp16 lose it from 2^16 on."""
     a, b = opposite(1000, reach)
     truth = a.double() @ b.double()
-    assert least <= model.norm_error(model.product(a, b, scheme="scaled", interval=32), truth) <= most
+    assert least <= model.norm_error(model.product(a, b, scheme="fp16x3", interval=32), truth) <= most
     assert model.norm_error(model.wide(a, b, interval=32), truth) <= model.norm_error(model.fp32(a, b), truth)
 
 
@@ -129,7 +129,7 @@ def test_only_a_scaled_residual_holds_what_a_row_hides():
     a, b = opposite(960, 12)
     truth = a.double() @ b.double()
     own = model.norm_error(model.fp32(a, b), truth)
-    assert model.norm_error(model.product(a, b, scheme="scaled"), truth) <= 2 * own
+    assert model.norm_error(model.product(a, b, scheme="fp16x3"), truth) <= 2 * own
     assert model.norm_error(model.product(a, b, scheme="shared"), truth) > 4 * own
     assert model.worst_error(model.product(a, b, scheme="shared"), a, b) < 2.0**-36, (
         "beside its row and column, nothing"
@@ -154,7 +154,7 @@ def test_a_shorter_interval_leaves_less_to_truncation():
     """K = 384, uniform: cuBLAS's fp32 was at 6.3e-8 there, ours at 1.91e-7 (H200, 2026-11-22)."""
     a, b = torch.rand(SIDE, 384), torch.rand(384, SIDE)
     truth = a.double() @ b.double()
-    errors = {n: model.norm_error(model.product(a, b, scheme="scaled", interval=n), truth) for n in (64, 32, 16)}
+    errors = {n: model.norm_error(model.product(a, b, scheme="fp16x3", interval=n), truth) for n in (64, 32, 16)}
     assert errors[64] == pytest.approx(1.91e-7, rel=0.1)
     assert max(errors[32], errors[16]) < 0.6 * errors[64]
 
@@ -171,7 +171,7 @@ def test_no_element_is_off_by_more_than_is_proven(family, interval):
             a[:, ::16] *= 2.0**6
         else:
             a, b = FAMILIES[family](k)
-        made = model.product(a, b, scheme="scaled", interval=interval, splits=splits)
+        made = model.product(a, b, scheme="fp16x3", interval=interval, splits=splits)
         left, right = a.double().abs(), b.double().abs()
         sums = left @ right
         hidden = left.amax(1)[:, None] * right.sum(0) + right.amax(0) * left.sum(1)[:, None]
@@ -196,7 +196,7 @@ def test_without_promotion_it_would_not_pass():
     assert model.norm_error(model.product(a, b, promote=0), truth) > 4 * model.norm_error(model.fp32(a, b), truth)
 
 
-@pytest.mark.parametrize("scheme", ["shared", "scaled"])
+@pytest.mark.parametrize("scheme", ["shared", "fp16x3"])
 def test_splits_sum_to_within_both_levels(scheme):
     a, b = torch.randn(SIDE, 1000), torch.randn(1000, SIDE) * torch.exp2(torch.arange(1000) / 100.0)[:, None]
     truth = a.double() @ b.double()
@@ -204,7 +204,7 @@ def test_splits_sum_to_within_both_levels(scheme):
     assert error <= 2 * model.norm_error(model.fp32(a, b), truth)
 
 
-@pytest.mark.parametrize("scheme", ["shared", "scaled", "rounded"])
+@pytest.mark.parametrize("scheme", ["shared", "fp16x3", "tf32"])
 def test_what_is_not_finite_comes_out_where_fp32_puts_it(scheme):
     """Infinities times numbers, zeros, infinities, and numbers that vanish beside the largest of their column."""
     a, b = torch.randn(12, 70), torch.randn(70, 12)
@@ -224,13 +224,13 @@ def test_what_is_not_finite_comes_out_where_fp32_puts_it(scheme):
     b[:, 8] = 2.0**127
     truth = (a.double() @ b.double()).float()
     made = [model.product(a, b, scheme=scheme), model.wide(a, b)]
-    for found in made if scheme == "rounded" else [*made, model.streamed(a, b, scheme=scheme)]:
+    for found in made if scheme == "tf32" else [*made, model.streamed(a, b, scheme=scheme)]:
         assert torch.equal(found.isnan(), truth.isnan())
         assert torch.equal(torch.where(truth.isinf(), found, 0.0), torch.where(truth.isinf(), truth, 0.0))
         assert not bool(found[4, 1:3].isfinite().any()) and float(found[4, 4]) == 0.0
 
 
-@pytest.mark.parametrize("scheme", ["shared", "scaled"])
+@pytest.mark.parametrize("scheme", ["shared", "fp16x3"])
 def test_a_product_of_one_overflows_and_vanishes_where_fp32_does(scheme):
     """Exponents are added before they are applied: nothing overflows midway."""
     a = torch.tensor([[2.0**127], [2.0**-149], [1.0], [0.0], [2.0**64]])
@@ -258,7 +258,7 @@ def test_what_is_rounded_is_as_accurate_as_tf32(family):
     a, b = FAMILIES[family](704)
     truth = a.double() @ b.double()
     tf32 = model.norm_error(model.tf32(a).double() @ model.tf32(b).double(), truth)
-    error = model.norm_error(model.product(a, b, scheme="rounded", promote=0, splits=2), truth)
+    error = model.norm_error(model.product(a, b, scheme="tf32", promote=0, splits=2), truth)
     assert error <= 1.2 * tf32 + 1e-5, f"{error:.2g}, TF32 {tf32:.2g}"
     assert error > 1e-6, "it is rounded"
 
@@ -272,5 +272,5 @@ def test_what_would_vanish_where_it_is_rounded_is_off_by_less_than_the_least_fp1
         most = x.double().abs().amax(1, keepdim=True)
         assert bool((off <= (x.double().abs() * 2.0**-11).clamp(min=most * 2.0**-38)).all())
         assert torch.equal(hi == 0, x == 0)
-    worst = model.worst_error(model.product(a, b, scheme="rounded", promote=0), a, b)
+    worst = model.worst_error(model.product(a, b, scheme="tf32", promote=0), a, b)
     assert worst <= model.worst_error(model.tf32(a).double() @ model.tf32(b).double(), a, b) + 2.0**-36

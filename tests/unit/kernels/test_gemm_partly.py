@@ -10,15 +10,20 @@ import pytest
 import torch
 
 from fakes.launches import Launches
-from tilewright.kernels.cuda import math as m
-from tilewright.kernels.cuda.cubin import taken
-from tilewright.kernels.cuda.gemm.compiling import compile_ampere, compile_combine, compile_product, compile_streamed
-from tilewright.kernels.cuda.gemm.finish import Finish
-from tilewright.kernels.cuda.gemm.fused import FusedProduct, ProductSpec
-from tilewright.kernels.cuda.gemm.launch import Epilogue, Gemm
-from tilewright.kernels.cuda.gemm.partly import part_of, placed
-from tilewright.kernels.cuda.gemm.plan import Point
-from tilewright.kernels.cuda.spec import TensorSpec
+from tilewright.kernels.cuda.common import math as m
+from tilewright.kernels.cuda.common.cubin import taken
+from tilewright.kernels.cuda.common.spec import ArraySpec
+from tilewright.kernels.cuda.gemm.epilogue.batch_map import part_of, placed
+from tilewright.kernels.cuda.gemm.epilogue.epilogue import EpilogueStore
+from tilewright.kernels.cuda.gemm.host.compiling import (
+    compile_ampere,
+    compile_combine,
+    compile_product,
+    compile_streamed,
+)
+from tilewright.kernels.cuda.gemm.host.fused import FusedProduct, ProductSpec
+from tilewright.kernels.cuda.gemm.host.launch import Epilogue, Gemm
+from tilewright.kernels.cuda.gemm.host.plan import Point
 
 pytestmark = pytest.mark.one_in(3)
 
@@ -47,7 +52,7 @@ READS = (("bool", ((None, 1, None), True)), ("bf16", ((None, 1, 0), True)), ("i6
 
 
 def finish(dtype="bf16", vector=8, **more):
-    return Finish(dtype, vector=vector, layers=LAYERS, **MASKED, **more)
+    return EpilogueStore(dtype, vector=vector, layers=LAYERS, **MASKED, **more)
 
 
 @pytest.mark.few(1, 3, 4)
@@ -58,9 +63,9 @@ def finish(dtype="bf16", vector=8, **more):
         {"tile_m": 128, "tile_n": 128, "pingpong": True},
         {"tile_m": 128, "tile_n": 128, "pingpong": True, "staged": True},
         {"tile_m": 128, "tile_n": 256, "bulk": True},
-        {"tile_m": 64, "tile_n": 32, "cluster_m": 1, "skinny": True},
-        {"tile_m": 128, "tile_n": 128, "cluster_m": 1, "scheme": "scaled"},
-        {"tile_m": 128, "tile_n": 128, "cluster_m": 1, "scheme": "wide"},
+        {"tile_m": 64, "tile_n": 32, "cluster_m": 1, "small_m": True},
+        {"tile_m": 128, "tile_n": 128, "cluster_m": 1, "scheme": "fp16x3"},
+        {"tile_m": 128, "tile_n": 128, "cluster_m": 1, "scheme": "bf16x6"},
     ],
 )
 def test_kernels_read_a_mask_a_table_and_integers(tmp_path, settings):
@@ -80,8 +85,8 @@ def test_kernels_read_a_mask_a_table_and_integers(tmp_path, settings):
 @pytest.mark.slow
 @pytest.mark.parametrize("turned", [False, True])
 def test_streamed_ones_and_sums_of_parts_of_k_do_too(turned):
-    point = Point(tile_m=128, tile_n=128, cluster_m=1, scheme="scaled", streamed=True)
-    compile_streamed(point, major="k", finish=finish("f32", 1 if turned else 4, turned=turned), operands=READS)
+    point = Point(tile_m=128, tile_n=128, cluster_m=1, scheme="fp16x3", streamed=True)
+    compile_streamed(point, major="k", finish=finish("f32", 1 if turned else 4, swap_ab=turned), operands=READS)
     compile_combine(finish("f32", 1), operands=READS)
 
 
@@ -92,14 +97,14 @@ def test_so_do_kernels_without_tma():
 
 
 def test_exponents_of_parts_of_k_are_a_batchs_own():
-    point = Point(tile_m=128, tile_n=128, cluster_m=1, scheme="scaled", split_k=4)
+    point = Point(tile_m=128, tile_n=128, cluster_m=1, scheme="fp16x3", split_k=4)
     with pytest.raises(ValueError, match="split_k=1"):
         Gemm(point, "f32", layers=LAYERS)
 
 
 SMALL = Point(tile_m=64, tile_n=64, cluster_m=1)
-FP32 = replace(SMALL, scheme="scaled")
-STREAMED = Point(tile_m=128, tile_n=128, cluster_m=1, scheme="scaled", streamed=True)
+FP32 = replace(SMALL, scheme="fp16x3")
+STREAMED = Point(tile_m=128, tile_n=128, cluster_m=1, scheme="fp16x3", streamed=True)
 
 
 def numbers(*shape):
@@ -116,7 +121,7 @@ def test_calls_hand_over_matrices_once_and_operands_as_they_are(point, turned):
     epilogue = Epilogue(function=lambda product, table, mask: product + table + mask, names=("table", "mask"),
                         dtypes=("f32", "f32"), batched=True,
                         parts=(((1, 20), None, None), (None, None, (8, 0))))  # fmt: skip
-    gemm = Gemm(point, "f32", epilogue, turned=turned, compiled=Launches(), layers=LAYERS)
+    gemm = Gemm(point, "f32", epilogue, swap_ab=turned, compiled=Launches(), layers=LAYERS)
     beside = table.repeat(2, 1) + mask.repeat_interleave(8, 0)
     wanted = (a.float()[:, None] @ b.float()).reshape(32, 40, 24) + beside
     for _ in range(2):
@@ -125,7 +130,7 @@ def test_calls_hand_over_matrices_once_and_operands_as_they_are(point, turned):
 
 def test_a_spec_says_what_serves_several():
     left, right, table, output = (
-        TensorSpec(name=n, dtype="bf16", shape=s)
+        ArraySpec(name=n, dtype="bf16", shape=s)
         for n, s in zip("abto", ((4, 40, 64), (8, 64, 24), (1, 20, 24), (32, 40, 24)), strict=True)
     )
     spec = ProductSpec(name="p", left=left, right=right, operands=(table,), output=output, each=(8, 1),

@@ -8,25 +8,25 @@ import numpy
 import pytest
 import torch
 
-from tilewright.kernels.cuda.gemm import band as banded
-from tilewright.kernels.cuda.gemm import reach as reaching
-from tilewright.kernels.cuda.gemm import stream_k as streaming
-from tilewright.kernels.cuda.gemm.finish import ALL, Finish
-from tilewright.kernels.cuda.gemm.launch import Epilogue, Gemm
-from tilewright.kernels.cuda.gemm.plan import DEPTH, SHARED_BYTES, Point, chains_of, make_grid
-from tilewright.kernels.cuda.gemm.product import Product
-from tilewright.kernels.cuda.gemm.stream_k import StreamK
+from tilewright.kernels.cuda.gemm.epilogue.epilogue import ALL, EpilogueStore
+from tilewright.kernels.cuda.gemm.host.launch import Epilogue, Gemm
+from tilewright.kernels.cuda.gemm.host.plan import DEPTH, SHARED_BYTES, Point, chains_of, make_grid
+from tilewright.kernels.cuda.gemm.mainloop import k_range as reaching
+from tilewright.kernels.cuda.gemm.mainloop import stream_k as streaming
+from tilewright.kernels.cuda.gemm.mainloop import tile_order as banded
+from tilewright.kernels.cuda.gemm.mainloop.stream_k import StreamK
+from tilewright.kernels.cuda.gemm.mainloop.wgmma import WgmmaProduct
 
 
 def test_stages_fill_shared_memory_and_no_more():
-    for scheme in ("plain", "shared", "scaled"):
+    for scheme in ("plain", "shared", "fp16x3"):
         for tile_m, tile_n in ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128)):
             point = Point(tile_m=tile_m, tile_n=tile_n, scheme=scheme)
             used = point.depth_stages * point.stage_bytes * point.resident
             assert used < SHARED_BYTES and point.depth_stages >= 2
             assert point.depth_stages == 8 or used + (point.stage_bytes + 4096) * point.resident > SHARED_BYTES
     assert Point(tile_m=256, tile_n=128, scheme="shared").stage_bytes == 96 * 1024
-    assert Point(tile_m=128, tile_n=128, scheme="wide", bulk=True).depth_stages == 2
+    assert Point(tile_m=128, tile_n=128, scheme="bf16x6", bulk=True).depth_stages == 2
 
 
 def test_registers_of_all_warpgroups_fit_the_file():
@@ -42,29 +42,29 @@ def test_registers_of_all_warpgroups_fit_the_file():
     "knobs",
     [
         {"streamed": True},
-        {"streamed": True, "scheme": "scaled", "cluster_m": 1},
-        {"streamed": True, "scheme": "scaled", "tile_n": 128, "cluster_n": 2},
+        {"streamed": True, "scheme": "fp16x3", "cluster_m": 1},
+        {"streamed": True, "scheme": "fp16x3", "tile_n": 128, "cluster_n": 2},
         {"tile_m": 96},
-        {"scheme": "narrow", "pingpong": True, "tile_n": 128},
-        {"scheme": "narrow", "streamed": True, "tile_n": 128},
-        {"scheme": "wide"},  # of 128 x 256 one stage fits
-        {"scheme": "wide", "streamed": True, "tile_n": 128},
-        {"scheme": "fp8"},
+        {"scheme": "fp8", "pingpong": True, "tile_n": 128},
+        {"scheme": "fp8", "streamed": True, "tile_n": 128},
+        {"scheme": "bf16x6"},  # of 128 x 256 one stage fits
+        {"scheme": "bf16x6", "streamed": True, "tile_n": 128},
+        {"scheme": "int4"},
         {"tile_m": 256, "tile_n": 256},
         {"split_k": 7},
         {"tile_m": 64, "tile_n": 16, "cluster_m": 1},
-        {"tile_n": 192, "scheme": "scaled"},
+        {"tile_n": 192, "scheme": "fp16x3"},
         {"tile_n": 144, "staged": True},
         {"tile_m": 256, "tile_n": 224},
         {"tile_m": 128, "tile_n": 224, "pingpong": True},
         {"tile_m": 256, "tile_n": 256},
-        {"tile_m": 64, "tile_n": 16, "skinny": True},  # in a cluster along M
-        {"tile_m": 64, "tile_n": 16, "cluster_m": 1, "skinny": True, "split_k": 12},
-        {"tile_m": 128, "tile_n": 64, "cluster_m": 1, "skinny": True, "split_k": 8, "stages": 2},
-        {"tile_m": 64, "tile_n": 32, "cluster_m": 1, "skinny": True, "scheme": "scaled"},
-        {"tile_m": 128, "tile_n": 128, "cluster_m": 1, "skinny": True},
+        {"tile_m": 64, "tile_n": 16, "small_m": True},  # in a cluster along M
+        {"tile_m": 64, "tile_n": 16, "cluster_m": 1, "small_m": True, "split_k": 12},
+        {"tile_m": 128, "tile_n": 64, "cluster_m": 1, "small_m": True, "split_k": 8, "stages": 2},
+        {"tile_m": 64, "tile_n": 32, "cluster_m": 1, "small_m": True, "scheme": "fp16x3"},
+        {"tile_m": 128, "tile_n": 128, "cluster_m": 1, "small_m": True},
         {"tile_m": 256, "tile_n": 128, "pingpong": True},
-        {"tile_m": 128, "tile_n": 128, "pingpong": True, "scheme": "scaled"},
+        {"tile_m": 128, "tile_n": 128, "pingpong": True, "scheme": "fp16x3"},
     ],
 )
 def test_what_can_not_be_is_refused(knobs):
@@ -73,19 +73,19 @@ def test_what_can_not_be_is_refused(knobs):
 
 
 def test_short_sums_and_few_results_are_promoted_more_often():
-    point = Point(scheme="scaled", tile_n=128)
+    point = Point(scheme="fp16x3", tile_n=128)
     for k, results, interval in ((32, 1 << 30, 64), (33, 1 << 30, 32), (64, 1 << 30, 64), (32, 1 << 20, 16),
                                  (64, 1 << 20, 32), (10**6, 4096, 32)):  # fmt: skip
         assert point.settled(k=k, results=results).interval == interval
-    assert Point(interval=64, scheme="scaled", tile_n=128).settled(k=32, results=1).interval == 64
+    assert Point(interval=64, scheme="fp16x3", tile_n=128).settled(k=32, results=1).interval == 64
     assert Point().settled(k=32, results=1).interval == DEPTH, "what is not split has nothing to promote"
-    for scheme in ("shared", "scaled"):
+    for scheme in ("shared", "fp16x3"):
         for interval in (64, 32, 16):
             chains = chains_of(Point(scheme=scheme, tile_n=128, interval=interval))
             taken = [(pair, block) for c in chains for pair in c.products for block in c.blocks]
             assert sorted(taken) == [(pair, b) for pair in ((0, 0), (0, 1), (1, 0)) for b in range(4)]
-            assert len(chains) == 64 // interval + (scheme == "scaled")
-    chains = chains_of(Point(scheme="wide", tile_n=128, interval=32))
+            assert len(chains) == 64 // interval + (scheme == "fp16x3")
+    chains = chains_of(Point(scheme="bf16x6", tile_n=128, interval=32))
     six = [(0, 2), (1, 1), (2, 0), (0, 1), (1, 0), (0, 0)]
     assert [(list(c.products), c.shift, list(c.blocks)) for c in chains] == [(six, 0, [0, 1]), (six, 0, [2, 3])]
 
@@ -102,7 +102,7 @@ def test_two_warpgroups_that_take_turns_hold_a_tile_each():
 def test_lines_of_the_result_are_as_long_as_leaves_room_for_the_stages():
     def lines(**knobs):
         point = Point(bulk=True, **knobs)
-        assert point.depth_stages * point.stage_bytes + point.outlet_bytes + 2048 <= SHARED_BYTES
+        assert point.depth_stages * point.stage_bytes + point.smem_store_bytes + 2048 <= SHARED_BYTES
         assert point.tile_n * 2 % point.line_bytes == 0
         return point.line_bytes, point.depth_stages
 
@@ -120,7 +120,7 @@ def test_no_split_is_empty_and_none_overlaps():
 
 
 def test_of_float8_a_stage_is_as_many_bytes_and_twice_as_much_of_k():
-    point, half = Point(scheme="narrow", split_k=4), Point(split_k=4)
+    point, half = Point(scheme="fp8", split_k=4), Point(split_k=4)
     assert (point.depth, point.stage_bytes, point.two_levels, point.scales) == (128, half.stage_bytes, True, False)
     grid = make_grid(point, 256, 256, 1000, processors=132)
     assert grid.chunk == 256 and grid.splits == 4
@@ -128,30 +128,30 @@ def test_of_float8_a_stage_is_as_many_bytes_and_twice_as_much_of_k():
 
 
 def test_skinny_products_are_one_cluster_a_tile_and_many_to_a_multiprocessor():
-    for tile_m, tile_n, gated in ((64, 16, False), (64, 32, False), (128, 64, False), (128, 16, True), (128, 64, True)):
+    for tile_m, tile_n, dual in ((64, 16, False), (64, 32, False), (128, 64, False), (128, 16, True), (128, 64, True)):
         for splits in (1, 3, 8):
-            point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=1, skinny=True, gated=gated, split_k=splits)
+            point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=1, small_m=True, dual=dual, split_k=splits)
             assert point.cluster == splits and point.threads % 128 == 32
             used = point.resident * point.depth_stages * point.stage_bytes
             assert 140 * 1024 < used < SHARED_BYTES, "on their way at any time"
             assert point.resident * point.threads <= 2048
-            sums = point.groups * 64 * tile_n * 4 * (2 if gated else 1)
+            sums = point.groups * 64 * tile_n * 4 * (2 if dual else 1)
             receivers = tile_n // point.share
             assert tile_n % point.share == 0 and receivers <= splits
             assert sums * splits == receivers * point.share_bytes, "each CTA sends all of its own"
             assert point.share_bytes <= point.depth_stages * point.stage_bytes, "they go where stages were"
             grid = make_grid(point, 4100, 20, 1000, batch=2, processors=132)
             assert grid.splits == 1 and grid.chunk % DEPTH == 0 and grid.chunk * splits >= 1000
-            assert grid.clusters == -(-4100 // (64 if gated else tile_m)) * -(-20 // tile_n) * 2
+            assert grid.clusters == -(-4100 // (64 if dual else tile_m)) * -(-20 // tile_n) * 2
 
 
 def test_skinny_ctas_are_as_many_to_a_multiprocessor_as_their_stages_leave_room_for():
     cases = ((64, "auto", False, 3), (64, 5, False, 4), (64, 8, False, 2), (128, 4, True, 3), (112, 6, True, 2),
              (96, 5, True, 3), (128, 8, True, 1))  # fmt: skip
-    for tile_m, stages, gated, resident in cases:
-        point = Point(tile_m=tile_m, tile_n=16, cluster_m=1, skinny=True, gated=gated, stages=stages)
+    for tile_m, stages, dual, resident in cases:
+        point = Point(tile_m=tile_m, tile_n=16, cluster_m=1, small_m=True, dual=dual, stages=stages)
         assert point.resident == resident and point.depth_stages == (7 if stages == "auto" else stages)
-    assert Point(tile_m=128, tile_n=64, cluster_m=1, skinny=True, stages=2).resident == 2, "of two warpgroups"
+    assert Point(tile_m=128, tile_n=64, cluster_m=1, small_m=True, stages=2).resident == 2, "of two warpgroups"
 
 
 class Recorded(Gemm):
@@ -176,9 +176,9 @@ def add(product, bias, residual):
 @pytest.mark.parametrize("turned", [False, True])
 def test_a_layout_is_planned_once_and_the_second_call_launches_the_same(turned):
     """Over the tensors as they lie; what is copied is planned once, too, and copied each time."""
-    point = Point(tile_m=64, tile_n=16, cluster_m=1, skinny=True, split_k=2)
+    point = Point(tile_m=64, tile_n=16, cluster_m=1, small_m=True, split_k=2)
     epilogue = Epilogue(function=add, names=("bias", "residual"), dtypes=("bf16", "bf16"), batched=True)
-    gemm = Recorded(point, "bf16", epilogue, turned=turned)
+    gemm = Recorded(point, "bf16", epilogue, swap_ab=turned)
     a, w = torch.empty(3, 24, 136).bfloat16(), torch.empty(3, 40, 136).bfloat16()
     bias, residual = torch.empty(40).bfloat16(), torch.empty(3, 24, 40).bfloat16()
     sets = [(a, w.mT, bias, residual), (a[0], w[0].t(), bias, residual[0]), (a[:, :8], w.mT, bias, residual[:, :1]),
@@ -212,7 +212,7 @@ def test_every_tile_of_every_layer_has_its_turn_once_and_neighbours_share_column
         for rows, columns, layers in ((1, 1, 1), (5, 3, 2), (16, 16, 1), (17, 9, 3), (8, 1, 4)):
             product = SimpleNamespace(point=Point(band=band), band=None, reach=None)
             turns = range(rows * columns * layers)
-            seen = [tuple(int(v) for v in Product._place(product, work, rows, columns)) for work in turns]
+            seen = [tuple(int(v) for v in WgmmaProduct._place(product, work, rows, columns)) for work in turns]
             assert sorted(seen) == [(r, c, y) for r in range(rows) for c in range(columns) for y in range(layers)]
             if rows >= band > 1:
                 assert [at[:2] for at in seen[:band]] == [(r, 0) for r in range(band)]
@@ -267,7 +267,7 @@ def reach_on_the_host(monkeypatch):
 @pytest.mark.parametrize("zeros", ZEROS, ids=str)
 def test_a_tile_takes_the_steps_in_which_both_factors_have_elements(zeros):
     """Against the elements themselves: no step is missing, and at the ends none is too much."""
-    reach = reaching.Reach(Point(tile_m=64, tile_n=64, cluster_m=2), zeros)
+    reach = reaching.KRange(Point(tile_m=64, tile_n=64, cluster_m=2), zeros)
     steps = numpy.arange(700)
     for m, n, begin, end in ((500, 700, 0, 11), (130, 65, 0, 11), (300, 300, 3, 7)):
         for row in range(-(-m // 128)):
@@ -287,12 +287,12 @@ def test_a_tile_takes_the_steps_in_which_both_factors_have_elements(zeros):
 def test_every_tile_has_its_turn_once_where_lengths_differ(zeros):
     for band, stride in ((8, 5), (4, 132), (1, 7)):
         point = Point(tile_m=64, tile_n=64, cluster_m=1, band=band)
-        reach = reaching.Reach(point, zeros)
+        reach = reaching.KRange(point, zeros)
         product = SimpleNamespace(point=point, band=None, reach=reach)
         for rows, columns, layers in ((1, 1, 1), (5, 3, 2), (16, 16, 1), (17, 9, 3)):
             every = rows * columns * layers
             turns = [reach.turn(work, stride, every) for work in range(every)]
-            seen = [tuple(int(v) for v in Product._place(product, turn, rows, columns)) for turn in turns]
+            seen = [tuple(int(v) for v in WgmmaProduct._place(product, turn, rows, columns)) for turn in turns]
             assert sorted(seen) == [(r, c, y) for r in range(rows) for c in range(columns) for y in range(layers)]
 
 
@@ -303,13 +303,13 @@ def test_clusters_have_nearly_the_same_to_do(zeros, n):
     """Triangles: the busiest of 66 clusters has at most 4% more steps than all of them on average, or the longest tile;
     in the order of other products it is 3 to 60%."""
     point = Point(tile_m=128, tile_n=128, cluster_m=2, cluster_n=1)
-    reach = reaching.Reach(point, zeros)
+    reach = reaching.KRange(point, zeros)
     product = SimpleNamespace(point=point, band=None, reach=reach)
     rows, columns, clusters = n // 256, n // 128, 66
     busy = [0] * clusters
     longest = 0
     for work in range(rows * columns):
-        place = Product._place(product, reach.turn(work, clusters, rows * columns), rows, columns)
+        place = WgmmaProduct._place(product, reach.turn(work, clusters, rows * columns), rows, columns)
         row, column, _ = map(int, place)
         begin, end = reach.steps(0, n // 64, row, column)
         busy[work % clusters] += end - begin
@@ -329,7 +329,7 @@ def shares(monkeypatch, *, clusters, tiles, steps):
     monkeypatch.setattr(streaming, "loop", lambda lo, hi, body: taken.extend(range(lo, hi)))
     found = []
     for here.cluster in range(clusters):
-        product = StreamK(Point(tile_m=64, tile_n=64, cluster_m=1, stream_k=True), Finish("f32", vector=1))
+        product = StreamK(Point(tile_m=64, tile_n=64, cluster_m=1, stream_k=True), EpilogueStore("f32", vector=1))
         product._place = lambda tile, rows, columns: (tile, 0, 0)
         first, stride, items = product._rounds(tiles, steps)
         mine = []

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tilewright.kernels.cuda.gemm import shares
-from tilewright.kernels.cuda.gemm.plan import Point
+from tilewright.kernels.cuda.gemm.epilogue import dsmem_reduction as shares
+from tilewright.kernels.cuda.gemm.host.plan import Point
 
 
 class Sums(list):
@@ -53,15 +53,15 @@ def place(at: tuple[Any, ...], layout: tuple[int, ...]) -> Any:
     return sum(x * int(step) for x, step in zip(at, strides, strict=True))
 
 
-@pytest.mark.parametrize(("tile_m", "tile_n", "splits", "gated"), [
+@pytest.mark.parametrize(("tile_m", "tile_n", "splits", "dual"), [
     (128, 64, 4, False), (128, 64, 3, False), (64, 16, 2, False), (64, 32, 8, False), (128, 64, 5, False),
     (112, 16, 2, True), (128, 64, 2, True),
 ])  # fmt: skip
 def test_every_sum_is_added_up_once_where_its_columns_are_written(
-    monkeypatch: pytest.MonkeyPatch, tile_m: int, tile_n: int, splits: int, gated: bool
+    monkeypatch: pytest.MonkeyPatch, tile_m: int, tile_n: int, splits: int, dual: bool
 ) -> None:
-    point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=1, skinny=True, gated=gated, split_k=splits)
-    threads, halves = 128 * point.groups, 2 if gated else 1
+    point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=1, small_m=True, dual=dual, split_k=splits)
+    threads, halves = 128 * point.groups, 2 if dual else 1
     boards: list[Board] = []
     sent = [0] * splits
 
@@ -91,7 +91,7 @@ def test_every_sum_is_added_up_once_where_its_columns_are_written(
     draw = np.random.default_rng(0)
     totals = [[draw.normal(size=(tile_n // 2, threads)) for _ in range(halves)] for _ in range(splits)]
     memory = SimpleNamespace(allocate_array=lambda *_: 0, toint=lambda: 0)
-    ctas = [shares.Shares(point, memory, memory) for _ in range(splits)]
+    ctas = [shares.DsmemReduction(point, memory, memory) for _ in range(splits)]
     for rank, cta in enumerate(ctas):
         cta.send([[x.view(Held) for x in half] for half in totals[rank]], rank=rank, thread=thread)
     receivers = tile_n // point.share

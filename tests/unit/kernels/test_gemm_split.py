@@ -12,7 +12,8 @@ import torch
 from fakes import gemm_model as model
 from fakes import scalars
 from fakes.scalars import Float16, Float32, Int32
-from tilewright.kernels.cuda.gemm import finish, pair, split
+from tilewright.kernels.cuda.gemm.epilogue import epilogue as finish
+from tilewright.kernels.cuda.gemm.fp32 import pair, split
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +24,7 @@ def on_the_host(monkeypatch):
         both = np.array([low.to(Float16).value, high.to(Float16).value], np.float16)
         return Int32(both.view(np.int32)[0])
 
-    def unpacked(both):
+    def mixed_input(both):
         return tuple(Float32(h) for h in np.array([both.value]).view(np.float16).astype(np.float32))
 
     def larger(most, x):
@@ -35,14 +36,14 @@ def on_the_host(monkeypatch):
 
     monkeypatch.setattr(pair, "_packed_wide", packed_wide)
     monkeypatch.setattr(pair, "_packed", packed)
-    monkeypatch.setattr(pair, "_unpacked", unpacked)
+    monkeypatch.setattr(pair, "_unpacked", mixed_input)
     monkeypatch.setattr(pair, "_larger", larger)
 
 
 def parts(row, shift, *, planes=2):
     """The planes and the exponent of a row as one thread has it."""
     quads = [[Float32(v) for v in row[at : at + 4]] for at in range(0, len(row), 4)]
-    seen = pair.Seen(1)
+    seen = pair.SeenMagnitudes(1)
     seen.look(quads)
     exponent = pair.exponent_of(seen.most[0])
     scales = [pair.Scale(exponent, least=pair.LEAST if planes == 3 else pair.TINY)] * 4
@@ -71,7 +72,7 @@ def rows():
     }
 
 
-@pytest.mark.parametrize("scheme", ["shared", "scaled"])
+@pytest.mark.parametrize("scheme", ["shared", "fp16x3"])
 @pytest.mark.parametrize("kind", list(rows()))
 def test_a_row_is_split_as_the_model_has_it(kind, scheme):
     row = rows()[kind]
@@ -102,7 +103,7 @@ def test_three_planes_are_the_row_itself(kind):
 
 def test_the_order_of_16_of_k_gives_each_lane_four_neighbours():
     """Lane t multiplies K = 2t, 2t + 1, 2t + 8 and 2t + 9 of what lies there."""
-    places = [pair.turned(k) for k in range(64)]
+    places = [pair.permuted(k) for k in range(64)]
     assert sorted(places) == list(range(64)) and all(p // 16 == k // 16 for k, p in enumerate(places))
     for lane in range(4):
         own = [places[4 * lane + i] for i in range(4)]
@@ -143,7 +144,9 @@ def test_who_lies_across_k_is_written_once_whole_and_under_its_rows_exponents(
     monkeypatch.setattr(split, "Int32", int)
     monkeypatch.setattr(split, "exponent_of", lambda highest: highest)
     monkeypatch.setattr(split, "Scale", lambda exponent, least: SimpleNamespace(exponent=exponent))
-    monkeypatch.setattr(split, "Seen", lambda rows: SimpleNamespace(look=lambda quads: None, most=None, odd=[0]))
+    monkeypatch.setattr(
+        split, "SeenMagnitudes", lambda rows: SimpleNamespace(look=lambda quads: None, most=None, odd=[0])
+    )
     monkeypatch.setattr(split, "cute", SimpleNamespace(
         ceil_div=lambda a, b: -(-a // b), make_rmem_tensor=lambda shape, kind: [None] * shape[0],
     ))  # fmt: skip

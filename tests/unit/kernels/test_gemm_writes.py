@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tilewright.kernels.cuda.gemm import writes
+from tilewright.kernels.cuda.gemm.epilogue import register_store as writes
 
 LANES = np.arange(32)
 

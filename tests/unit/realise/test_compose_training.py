@@ -174,7 +174,7 @@ class Model(nn.Module):
 
 @pytest.mark.slow
 def test_layers_of_products_have_their_gradients_at_every_choice_of_kernels(load: Any) -> None:
-    """A gated pair that writes both products, gradients that the last product adds up, sums along the way; in float64
+    """A dual GEMM that writes both products, gradients that the last product adds up, sums along the way; in float64
     what autograd has, with all kernels and with each left out."""
     doubled = LAYERS.replace("    def forward", "        self.double()\n\n    def forward")
     given = (torch.randn(600, 12).double().requires_grad_(), torch.rand(600, 1).double(), torch.arange(600) % 12)

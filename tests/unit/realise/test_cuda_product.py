@@ -24,13 +24,13 @@ from tilewright.frontend.trace import trace, trace_training
 from tilewright.fusion import match
 from tilewright.ir.graph import Graph
 from tilewright.ir.program import Program
-from tilewright.kernels.cuda.gemm.fused import make_point
+from tilewright.kernels.cuda.gemm.host.fused import make_point
 from tilewright.realise.compose import compose
 from tilewright.realise.gemm import renderer as cuda_product
-from tilewright.realise.gemm.diagonals import NO_ZEROS, kept_diagonals, share, steps_of
+from tilewright.realise.gemm.kept_diagonals import NO_ZEROS, kept_diagonals, share, steps_of
 from tilewright.realise.gemm.time import work_ns
 from tilewright.run import training
-from tilewright.run.workbench import found_patterns
+from tilewright.run.evaluator import found_patterns
 
 pytestmark = pytest.mark.one_in(3)
 
@@ -112,7 +112,7 @@ def test_a_thin_matrix_of_fp32_is_proposed_where_it_is_streamed_alone(tmp_path: 
         assert space.points and all(space.holds(p) for p in space.points)
         assert {(dict(p)["tile"], dict(p)["streamed"]) for p in space.points} == {(tile, streamed)}
         for p in space.points:
-            make_point(dict(p), scheme="scaled")
+            make_point(dict(p), scheme="fp16x3")
     rows = match(
         trace(Applies(lambda a, b: (a @ b).amax(-1)), (meta(48, 4096), meta(4096, 4096)), {}),
         unsupported=cuda.unsupported, space=cuda.space,
@@ -215,14 +215,14 @@ def test_stream_k_is_proposed_where_whole_waves_leave_much_idle(tmp_path: Path) 
 
 
 def test_every_point_that_is_proposed_can_be_made() -> None:
-    for dtype, scheme, out in (("f32", "scaled", ""), ("bf16", "plain", ""), ("float8_e4m3fn", "narrow", "bf16")):
+    for dtype, scheme, out in (("f32", "fp16x3", ""), ("bf16", "plain", ""), ("float8_e4m3fn", "fp8", "bf16")):
         for sides in ((4096, 4096, 4096), (64, 4096, 4096), (256, 256, 65536), (100, 1000, 1024), (4096, 4096, 32)):
             program = kp.product(*sides, dtype, out=out)
             for found in cuda.space(program).points if cuda.unsupported(program) is None else ():
                 knobs = dict(found)
-                make_point(knobs, scheme="wide" if knobs["split"] == "bf16x6" else scheme)
+                make_point(knobs, scheme="bf16x6" if knobs["split"] == "bf16x6" else scheme)
     for knobs in map(dict, cuda.space(kp.product(2000, 4096, 8)).points):
-        make_point(knobs, scheme="wide")
+        make_point(knobs, scheme="bf16x6")
 
 
 def test_short_sums_of_fp32_are_six_products_of_bf16() -> None:
@@ -258,7 +258,7 @@ def test_skinny_products_of_16_bits_are_summed_on_the_chip() -> None:
 def test_the_first_of_few_rows_were_within_three_percent_of_the_fastest(
     m: int, n: int, k: int, firsts: list[tuple[str, int, int]]
 ) -> None:
-    """Or lie between two that were (H200, 2026-11-24; skinny-settings.json of the results)."""
+    """Or lie between two that were (H200, 2026-11-24; small-M-settings.json of the results)."""
     assert settings_of(kp.product(m, n, k, "bf16"))[0] in firsts
     turned = [(f"{wide}x{small}", *more) for (small, wide), *more in ((t.split("x"), *rest) for t, *rest in firsts)]
     assert settings_of(kp.product(n, m, k, "bf16"))[0] in turned, "whichever side has few rows"
@@ -323,12 +323,18 @@ class Model(nn.Module):
 """
 
 
-def stepped(layer: nn.Module, *, rows: tuple[int, ...] = (2, 512), loose: bool = False) -> tuple[Graph, Matched]:
+def stepped(layer: nn.Module, *, rows: tuple[int, ...] = (2, 512), allow_tf32: bool = False) -> tuple[Graph, Matched]:
     x = torch.randn(*rows, 256, requires_grad=True)
     asked = Gradients(outputs=(0,), inputs=(0,), parameters=tuple(n for n, _ in layer.named_parameters()))
     graph = trace_training(layer, (x,), {}, [x], asked)
     return graph, training.match_training(
-        graph, unsupported=cuda.unsupported, space=cuda.space, first_id=0, first_segment=0, case=0, loose=loose
+        graph,
+        unsupported=cuda.unsupported,
+        space=cuda.space,
+        first_id=0,
+        first_segment=0,
+        case=0,
+        allow_tf32=allow_tf32,
     )
 
 
@@ -410,7 +416,7 @@ def test_a_step_of_a_gated_layer_is_one_pair_and_seven_products(monkeypatch: pyt
     _, matched = stepped(Gate())
     ran = busy(matched)
     assert not matched.unmatched and len(matched.segments) == 2
-    assert sum(len(p.sites) for p in ran if p.kind == "product") == 8
+    assert sum(len(p.matches) for p in ran if p.kind == "product") == 8
     (pair,) = [p for p in ran if len(p.program.products) == 2]
     assert [o.shape for o in pair.program.outputs] == [(1024, 512)] * 3, (
         "the gate's result, and both that backward reads"
@@ -419,22 +425,22 @@ def test_a_step_of_a_gated_layer_is_one_pair_and_seven_products(monkeypatch: pyt
     assert [o.shape for o in added.program.operands] == [(1024, 512), (512, 256), (1024, 256)]
     assert {p.title for p in ran if p.kind == "pointwise"} == {"mul_backward -> silu_backward -> linear_backward"}
     without = tuple(c for c in every(matched) if c.pattern != pair.id)
-    both = [p for p in matched.patterns if p.kind == "product" and {b.node for b in p.sites[0].outputs}
-            & {b.node for b in pair.sites[0].outputs} and p != pair]  # fmt: skip
+    both = [p for p in matched.patterns if p.kind == "product" and {b.node for b in p.matches[0].outputs}
+            & {b.node for b in pair.matches[0].outputs} and p != pair]  # fmt: skip
     assert len(both) == 2 and not {p.id for p in both} & {c.pattern for c in without}, "and both stay possible"
 
 
 def test_products_of_training_may_be_rounded_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "PRODUCTS", True)
-    for loose in (False, True):
-        products = [q for p in stepped(Gate(), loose=loose)[1].patterns for q in p.program.products]
-        assert products and {q.rounded for q in products} == {loose}
+    for allow_tf32 in (False, True):
+        products = [q for p in stepped(Gate(), allow_tf32=allow_tf32)[1].patterns for q in p.program.products]
+        assert products and {q.rounded for q in products} == {allow_tf32}
     x = torch.randn(1024, 256, requires_grad=True)
     asked = Gradients(outputs=(0,), inputs=(0,), parameters=("inner.weight", "inner.bias"))
     facts = CaseFacts(inputs=(), outputs=(), graph=trace_training(Layer(), (x,), {}, [x], asked),
                       work=Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32"))  # fmt: skip
-    (found,) = found_patterns((facts,), H200, loose=True)
-    assert {q.rounded for p in found.patterns for q in p.program.products} == {True}, "as the workbench asks"
+    (found,) = found_patterns((facts,), H200, allow_tf32=True)
+    assert {q.rounded for p in found.patterns for q in p.program.products} == {True}, "as the evaluator asks"
 
 
 def test_a_linear_layer_and_gelu_become_one_kernel_that_compiles_for_hopper(tmp_path: Path) -> None:
@@ -666,10 +672,10 @@ def test_a_looser_class_gets_products_that_are_rounded() -> None:
     a, b = torch.empty(256, 65536, device="meta"), torch.empty(65536, 256, device="meta")
     found = {}
     for dtype in (torch.float32, torch.bfloat16):
-        for loose in (False, True):
+        for allow_tf32 in (False, True):
             graph = trace(Applies(lambda x, y: x @ y), (a.to(dtype), b.to(dtype)), {})
-            matched = match(graph, unsupported=cuda.unsupported, space=cuda.space, loose=loose)
-            found[dtype, loose] = matched.patterns[0]
+            matched = match(graph, unsupported=cuda.unsupported, space=cuda.space, allow_tf32=allow_tf32)
+            found[dtype, allow_tf32] = matched.patterns[0]
     exact, rounded = found[torch.float32, False], found[torch.float32, True]
     assert exact.shape_class != rounded.shape_class
     assert found[torch.bfloat16, False] == found[torch.bfloat16, True]

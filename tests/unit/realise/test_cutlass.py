@@ -24,9 +24,9 @@ from tilewright.realise.written.cutlass import products_by_cutlass
 HALF = torch.bfloat16
 
 
-def found(function: Callable[..., Any], args: tuple[Tensor, ...], *, loose: bool = False) -> Recipe:
+def found(function: Callable[..., Any], args: tuple[Tensor, ...], *, allow_tf32: bool = False) -> Recipe:
     graph = trace(Applies(function), args, {})
-    matched = match(graph, unsupported=cuda.unsupported, space=cuda.space, loose=loose)
+    matched = match(graph, unsupported=cuda.unsupported, space=cuda.space, allow_tf32=allow_tf32)
     return products_by_cutlass(graph, matched.patterns, "/headers", device=H200)
 
 
@@ -65,7 +65,7 @@ def test_the_epilogue_is_a_tree_over_vectors_and_a_matrix() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "args", "loose"),
+    ("function", "args", "allow_tf32"),
     [
         (lambda a, b: a @ b, (empty(4096, 4096, dtype=torch.float32), empty(4096, 4096, dtype=torch.float32)), False),
         (lambda a, b: a @ b, (empty(4096, 4096, dtype=torch.float32), empty(4096, 4096, dtype=torch.float32)), True),
@@ -74,14 +74,14 @@ def test_the_epilogue_is_a_tree_over_vectors_and_a_matrix() -> None:
         (lambda a, b, c, d: (a @ b) * c + d, tuple(empty(2048, 2048) for _ in range(4)), False),
     ],
 )
-def test_what_is_not_taken(function: Callable[..., Any], args: tuple[Tensor, ...], loose: bool) -> None:
+def test_what_is_not_taken(function: Callable[..., Any], args: tuple[Tensor, ...], allow_tf32: bool) -> None:
     """fp32's own accuracy, TF32 across K, small ones, odd rows, and two whole matrices in the epilogue."""
-    assert found(function, args, loose=loose) == ()
+    assert found(function, args, allow_tf32=allow_tf32) == ()
 
 
 def test_what_may_be_rounded_runs_in_tf32_along_k() -> None:
     args = (empty(4096, 1024, dtype=torch.float32), empty(2048, 1024, dtype=torch.float32))
-    kernel = texts(found(lambda x, w: F.linear(x, w), args, loose=True))["kernel_0.cu"]
+    kernel = texts(found(lambda x, w: F.linear(x, w), args, allow_tf32=True))["kernel_0.cu"]
     assert "using Element = float;" in kernel and "_256, _32>" in kernel
 
 

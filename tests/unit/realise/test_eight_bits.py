@@ -68,7 +68,7 @@ def test_scales_and_bias_are_its_epilogue(kind: str, tmp_path: Path) -> None:
     given[1] = torch.empty(1024, 256, dtype=A.dtype, device="meta").t()
     assert module.run(*given)[0].dtype == torch.bfloat16
     assert len(module._FUSED._compiled) == 1, "one kernel: nothing is split or copied"
-    assert module._FUSED.gemm.point.scheme == "narrow" and module._FUSED.demand(132)["local_bytes"] == 0
+    assert module._FUSED.gemm.point.scheme == "fp8" and module._FUSED.demand(132)["local_bytes"] == 0
 
 
 def converted(a: Tensor, w: Tensor, scale: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fakes.entering import ENTERING, A, W, rand
+from fakes.entering import PROLOGUE, A, W, rand
 from fakes.fused import load_fused
 from fakes.matched import fused
 from fakes.modules import Applies
@@ -22,9 +22,9 @@ from tilewright.facts.pattern import Choice, Pattern, without_idle
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.ir.validation import validate
-from tilewright.kernels.cuda.gemm import entering
-from tilewright.kernels.cuda.spec import TensorSpec
-from tilewright.realise.gemm import entered
+from tilewright.kernels.cuda.common.spec import ArraySpec
+from tilewright.kernels.cuda.gemm.prologue import fused as entering
+from tilewright.realise.gemm import prologues as entered
 
 pytestmark = pytest.mark.one_in(3)
 
@@ -41,10 +41,10 @@ def made(pattern: Pattern) -> dict[str, tuple[int, ...]]:
     return {sides[p.factor]: p.program.reduced for p in product.prologues}
 
 
-@pytest.mark.parametrize("name", ENTERING)
+@pytest.mark.parametrize("name", PROLOGUE)
 def test_what_makes_a_factor_goes_into_its_split(tmp_path: Path, name: str) -> None:
     """Beside the product without it, which stays for whoever makes the factor by a kernel of its own."""
-    function, args, wanted = ENTERING[name]
+    function, args, wanted = PROLOGUE[name]
     found = patterns(function, args)
     whole = found[-1]
     assert made(whole) == wanted, [p.title for p in found]
@@ -63,7 +63,7 @@ def test_what_makes_a_factor_goes_into_its_split(tmp_path: Path, name: str) -> N
     "name", ["gate", "layer norm", "wide norm", "odd norm", "bytes across", "causal", "triangle", "columns reduced"]
 )
 def test_it_compiles_for_hopper(tmp_path: Path, name: str) -> None:
-    function, args, wanted = ENTERING[name]
+    function, args, wanted = PROLOGUE[name]
     pattern = patterns(function, args)[-1]
     module = load_fused(pattern.program, tmp_path)
     module._FUSED.prepare(gpu())
@@ -79,22 +79,24 @@ def test_it_compiles_for_hopper(tmp_path: Path, name: str) -> None:
                 module.configure(**wrong)
 
 
-@pytest.mark.parametrize("name", [n for n in ENTERING if n not in ("wide norm", "root mean square")])
+@pytest.mark.parametrize("name", [n for n in PROLOGUE if n not in ("wide norm", "root mean square")])
 def test_the_module_is_what_is_computed(name: str) -> None:
     """Every pattern's Program, in float64 (see `fused`); not where the module itself rounds to fp32."""
-    function, args, _ = ENTERING[name]
+    function, args, _ = PROLOGUE[name]
     assert any(p.kind == "product" and made(p) for p in fused(function, *args).patterns)
 
 
 def test_operands_move_along_no_size_of_1_and_where_they_do_what_is_known_is_compiled_in() -> None:
-    specs = tuple(TensorSpec(name=n, dtype="f32", shape=s) for n, s in (("x", (6, 8)), ("v", (1, 8)), ("r", (6, 1))))
-    prologue = entering.Prologue(side="left", operands=specs, final=lambda x: x)
+    specs = tuple(ArraySpec(name=n, dtype="f32", shape=s) for n, s in (("x", (6, 8)), ("v", (1, 8)), ("r", (6, 1))))
+    prologue = entering.PrologueSpec(side="left", operands=specs, final=lambda x: x)
     x = torch.empty(8, 12)[:6, 4:]
-    made = entering.Entering(prologue, [x, torch.empty(1, 8), torch.empty(6, 1)], (6, 8)).batched().permute(1, 2, 0)
+    made = (
+        entering.PrologueFactor(prologue, [x, torch.empty(1, 8), torch.empty(6, 1)], (6, 8)).batched().permute(1, 2, 0)
+    )
     assert made.shape == (6, 8, 1) and made.major == "k" and made.wide
     assert [t.stride() for t in made.tensors] == [(12, 1, 0), (0, 1, 0), (1, 0, 0)]
     assert made.walks() == (((None, 1, 0), True), ((0, 1, 0), True), ((None, 0, 0), False))
-    turned = entering.Entering(prologue, [x.t().contiguous().t()] * 3, (6, 8)).batched().permute(1, 2, 0)
+    turned = entering.PrologueFactor(prologue, [x.t().contiguous().t()] * 3, (6, 8)).batched().permute(1, 2, 0)
     assert turned.major == "r" and not turned.wide and turned.walks()[0][0] == (1, None, 0)
 
 
@@ -123,11 +125,15 @@ def test_other_factors_are_made_by_a_kernel_of_their_own() -> None:
 
 
 def test_planes_of_bf16_and_factors_rounded_to_tf32_are_made_as_well(tmp_path: Path) -> None:
-    function, args, _ = ENTERING["layer norm"]
+    function, args, _ = PROLOGUE["layer norm"]
     graph = trace(Applies(function), args, {})
-    loose = match(graph, unsupported=cuda.unsupported, space=cuda.space, loose=True).patterns[-1]
-    assert made(loose) == {"left": (1,)} and loose.program.product is not None and loose.program.product.rounded
-    for number, (pattern, split) in enumerate(((loose, "fp16x3"), (patterns(function, args)[-1], "bf16x6"))):
+    allow_tf32 = match(graph, unsupported=cuda.unsupported, space=cuda.space, allow_tf32=True).patterns[-1]
+    assert (
+        made(allow_tf32) == {"left": (1,)}
+        and allow_tf32.program.product is not None
+        and allow_tf32.program.product.rounded
+    )
+    for number, (pattern, split) in enumerate(((allow_tf32, "fp16x3"), (patterns(function, args)[-1], "bf16x6"))):
         module = load_fused(pattern.program, tmp_path / str(number))
         module.configure(tile="128x128", cluster="1x1", split=split)
         module._FUSED.prepare(gpu())

@@ -19,8 +19,8 @@ from tilewright.facts.run import Matched
 from tilewright.facts.space import point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.kernels.cuda.gemm.plan import Point
-from tilewright.kernels.cuda.gemm.routed import Routed, experts_grid
+from tilewright.kernels.cuda.gemm.host.grouped import GroupedProduct, grouped_grid
+from tilewright.kernels.cuda.gemm.host.plan import Point
 
 ENDS = torch.tensor([100, 100, 350, 600, 640], dtype=torch.int32)
 
@@ -79,12 +79,12 @@ def test_what_is_no_such_product_is_torchs() -> None:
 
 def test_there_are_no_more_clusters_than_tiles_there_may_be_or_fit() -> None:
     wide = Point(tile_m=128, tile_n=256, cluster_m=2)
-    assert experts_grid(wide, 256, 256, experts=8, processors=132).clusters == 9
-    assert experts_grid(wide, 16384, 7168, experts=8, processors=132).clusters == 66
+    assert grouped_grid(wide, 256, 256, experts=8, processors=132).clusters == 9
+    assert grouped_grid(wide, 16384, 7168, experts=8, processors=132).clusters == 66
 
 
 def test_shapes_and_types_are_looked_at() -> None:
-    routed = Routed(Point(tile_m=64, tile_n=64, cluster_m=1), "bf16")
+    routed = GroupedProduct(Point(tile_m=64, tile_n=64, cluster_m=1), "bf16")
     x, w, ends = (torch.empty(t.shape, dtype=t.dtype, device="meta") for t in (X, W.transpose(1, 2), ENDS))
     for given in ((x, w, ends[:4]), (x, w, ends.long()), (x[:, :8], w, ends), (x[None], w, ends)):
         with pytest.raises(ValueError, match="no product"):

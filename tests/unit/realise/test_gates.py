@@ -1,4 +1,4 @@
-"""Gated pairs for CUDA: which are proposed, at which points, and what a candidate calls."""
+"""DualGemm pairs for CUDA: which are proposed, at which points, and what a candidate calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tilewright.facts.run import CaseFacts, Matched
 from tilewright.facts.space import point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.kernels.cuda.gemm.plan import Point
+from tilewright.kernels.cuda.gemm.host.plan import Point
 from tilewright.realise.compose import compose
 from tilewright.realise.torch_code import viewed
 
@@ -60,7 +60,7 @@ def test_points_are_of_both_products_and_all_of_them_fit(tmp_path: Path) -> None
     for setting in gate.space.points:
         module.configure(**dict(setting))
         chosen = module._FUSED.gemm.point
-        assert chosen.gated and chosen.columns * 2 == chosen.tile_n
+        assert chosen.dual and chosen.columns * 2 == chosen.tile_n
     with pytest.raises(ValueError, match="128, 192 or 256 columns"):
         module.configure(tile="128x160", store="direct")
     with pytest.raises(ValueError, match="whole sums"):
@@ -98,13 +98,13 @@ def test_all_points_write_both_products_too(tmp_path: Path, size: tuple[int, int
 
 
 def test_a_tile_has_as_many_stages_as_that_of_one_product() -> None:
-    gated = Point(tile_m=128, tile_n=256, staged=True, gated=True)
+    dual = Point(tile_m=128, tile_n=256, staged=True, dual=True)
     alone = Point(tile_m=128, tile_n=256, staged=True)
-    assert gated.stage_bytes == alone.stage_bytes and gated.depth_stages >= alone.depth_stages
-    assert gated.outlet_bytes * 2 == alone.outlet_bytes, "half as much leaves"
-    for wrong in ({"scheme": "narrow"}, {"split_k": 2}, {"bulk": True, "scheme": "scaled"}, {"tile_n": 64}):
-        with pytest.raises(ValueError, match="gated"):
-            Point(**{"tile_m": 128, "tile_n": 128, "gated": True} | wrong)
+    assert dual.stage_bytes == alone.stage_bytes and dual.depth_stages >= alone.depth_stages
+    assert dual.smem_store_bytes * 2 == alone.smem_store_bytes, "half as much leaves"
+    for wrong in ({"scheme": "fp8"}, {"split_k": 2}, {"bulk": True, "scheme": "fp16x3"}, {"tile_n": 64}):
+        with pytest.raises(ValueError, match="dual"):
+            Point(**{"tile_m": 128, "tile_n": 128, "dual": True} | wrong)
 
 
 def test_a_candidate_hands_over_halves_of_the_weight_as_they_lie() -> None:
@@ -123,17 +123,17 @@ def test_a_candidate_hands_over_halves_of_the_weight_as_they_lie() -> None:
 
 
 @pytest.mark.parametrize("shape", [(6, 10), (10,), (1, 10)])
-@pytest.mark.parametrize("woven", [False, True])
+@pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("part", [0, 1])
-def test_a_part_is_written_as_what_it_is(shape: tuple[int, ...], woven: bool, part: int) -> None:
+def test_a_part_is_written_as_what_it_is(shape: tuple[int, ...], interleaved: bool, part: int) -> None:
     """As `Bind` has it, whichever dimension is in halves."""
     value = torch.arange(torch.Size(shape).numel()).reshape(shape)
     for dim in range(len(shape)):
         if shape[dim] % 2:
             continue
         half = shape[dim] // 2
-        split = (*shape[:dim], *((half, 2) if woven else (2, half)), *shape[dim + 1 :])
-        which, kept = (dim + 1, dim) if woven else (dim, dim + 1)
+        split = (*shape[:dim], *((half, 2) if interleaved else (2, half)), *shape[dim + 1 :])
+        which, kept = (dim + 1, dim) if interleaved else (dim, dim + 1)
         others = tuple(d for d in range(len(split)) if d not in (which, kept))
         bind = Bind(node="x", split=split, order=(which, *others, kept), part=part)
         wanted = view(value, bind, tuple(split[d] for d in (*others, kept)))
@@ -179,7 +179,7 @@ def test_few_rows_meet_both_matrices_in_one_skinny_kernel(tmp_path: Path, m: int
         module.configure(**dict(setting))
         assert module.run(*given)[0].shape == (m, 2048)
         point, demand = module._FUSED.gemm.point, module._FUSED.demand(132)
-        assert point.gated and point.tile_m == 2 * point.rows and (point.columns, point.groups) == (max(m, 16), 1)
+        assert point.dual and point.tile_m == 2 * point.rows and (point.columns, point.groups) == (max(m, 16), 1)
         assert point.depth_stages == dict(setting)["stages"], "they leave room for as many CTAs as were meant"
         tiles_of_c = -(-2048 // point.rows)
         assert demand["ctas"] == tiles_of_c * int(dict(setting)["split_k"]) and demand["local_bytes"] == 0
@@ -197,17 +197,17 @@ def test_few_rows_fill_whole_waves_first(m: int, n: int, k: int, tile: str, resi
     assert gate is not None
     first = dict(gate.space.points[0])
     rows, columns = map(int, tile.split("x"))
-    own = Point(tile_m=columns, tile_n=rows, cluster_m=1, skinny=True, gated=True, stages=int(first["stages"]))
+    own = Point(tile_m=columns, tile_n=rows, cluster_m=1, small_m=True, dual=True, stages=int(first["stages"]))
     assert (first["tile"], first["split_k"], own.resident) == (tile, 1, resident)
 
 
 def test_every_other_column_of_one_row_is_a_pair() -> None:
-    def woven(x: Tensor, w: Tensor) -> Tensor:
+    def interleaved(x: Tensor, w: Tensor) -> Tensor:
         y = F.linear(x, w)
         return F.silu(y[..., ::2]) * y[..., 1::2]
 
     for m in (1, 2):
-        assert gate_of(matched(woven, rand(m, 1024), rand(2048, 1024))) is not None
+        assert gate_of(matched(interleaved, rand(m, 1024), rand(2048, 1024))) is not None
 
 
 def test_fp32_splits_the_left_factor_once(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_fp32_splits_the_left_factor_once(tmp_path: Path) -> None:
     assert module.run(*given)[0].shape == (512, 256)
     assert len(module._FUSED._compiled) == 2, "one split for all three matrices, and the product"
     point = module._FUSED.gemm.point
-    assert point.planes == 2 and point.gated and module._FUSED.demand(132)["local_bytes"] == 0
+    assert point.planes == 2 and point.dual and module._FUSED.demand(132)["local_bytes"] == 0
     given[2] = torch.empty(256, 256, dtype=x.dtype, device="meta")
     module.run(*given)
     assert len(module._FUSED._compiled) == 3, "planes of what lies otherwise are written along K"

@@ -1,5 +1,5 @@
-"""Groups of a product's columns, and whole rows, reduced in its kernel: which are found, that the Program is what the
-module gives, that kernels compile for Hopper without spilling, and what stays apart."""
+"""ColumnGroups of a product's columns, and whole rows, reduced in its kernel: which are found, that the Program is
+what the module gives, that kernels compile for Hopper without spilling, and what stays apart."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tilewright.facts.pattern import Pattern
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.ir.validation import validate
-from tilewright.kernels.cuda.gemm.groups import LEAST
+from tilewright.kernels.cuda.gemm.epilogue.column_groups import LEAST
 from tilewright.realise.gemm import renderer as cuda_product
-from tilewright.realise.gemm.grouped import LEAST_TOGETHER, is_grouped
+from tilewright.realise.gemm.column_groups import LEAST_TOGETHER, has_column_groups
 
 pytestmark = pytest.mark.one_in(3)
 
@@ -42,7 +42,7 @@ def products(function: Callable[..., Any], *args: Tensor) -> list[Pattern]:
 def found(name: str, dtype: torch.dtype = torch.float32) -> Pattern:
     function, args, size = (GROUPED | WIDE_ROWS)[name]
     alone, pattern = products(function, *(a.to(dtype) for a in args))
-    assert not alone.program.reduced and is_grouped(pattern.program) and pattern.program.domain[-1] == size
+    assert not alone.program.reduced and has_column_groups(pattern.program) and pattern.program.domain[-1] == size
     validate(pattern.program)
     return pattern
 
@@ -56,7 +56,7 @@ def test_the_program_is_what_the_module_gives(name: str) -> None:
     pattern = found(name, dtype)
     run = GraphRun(graph, Applies(function), patterns=[pattern])
     torch.testing.assert_close(run(*exact).double(), function(*exact).double())
-    assert run.fused == set(pattern.sites[0].nodes)
+    assert run.fused == set(pattern.matches[0].nodes)
 
 
 @pytest.mark.few(0, 3, 5, 9)
@@ -138,7 +138,7 @@ def test_rows_that_fit_no_tile_or_lie_in_parts_stay_apart() -> None:
     half = [
         (lambda a, w: (a @ w.T).softmax(-1), (rand(9000, K), rand(264, K))),  # of more columns than a tile
         (lambda a, w: (a @ w.T).softmax(0), (rand(128, K), rand(9000, K))),  # columns of which elements are wanted
-        (lambda a, w: (a @ w.T).softmax(-1), (rand(64, 4096), rand(256, 4096))),  # skinny: K is cut
+        (lambda a, w: (a @ w.T).softmax(-1), (rand(64, 4096), rand(256, 4096))),  # small-M: K is cut
         (lambda a, w: (a @ w.T).softmax(-1), (rand(8000, 2048), rand(64, 2048))),
         (lambda a, w: (a @ w.T).tril().softmax(-1), (rand(9000, K), rand(128, K))),  # by position
         (lambda a, w: (lambda y: (y.softmax(-1), y))(a @ w.T), (rand(9000, K), rand(128, K))),

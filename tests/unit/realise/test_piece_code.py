@@ -14,21 +14,21 @@ from torch import Tensor, nn
 from fakes.realisers import CPU
 from fakes.renderer import InterpretingRenderer
 from tilewright.facts.candidate import Candidate, SourceFile
-from tilewright.facts.discovery import Spread
-from tilewright.facts.pattern import Choice, Pattern, Piece, Region, Written
+from tilewright.facts.discovery import InputStatistics
+from tilewright.facts.pattern import Choice, Pattern, Region, Subproblem, Written
 from tilewright.facts.problem import Problem, Work
 from tilewright.facts.run import CaseFacts
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match_all
 from tilewright.ir.graph import Graph
 from tilewright.judge.candidate_process import values
-from tilewright.judge.candidate_process.subject import Subject
+from tilewright.judge.candidate_process.subject import CandidateSubject
 from tilewright.judge.reference_process.observe import observed, spread_of
 from tilewright.judge.wire import messages as wire
 from tilewright.realise.case_code import plain_steps
 from tilewright.realise.compose import compose
 from tilewright.realise.drawn import drawn
-from tilewright.realise.piece_code import NotAlone, PieceCode, piece_code
+from tilewright.realise.subproblem_code import NotAlone, SubproblemCode, subproblem_code
 
 PROBLEM = Problem(name="block", path="/nowhere/block.py", source="", target="cpu")
 MODULE = """
@@ -74,11 +74,11 @@ class Seen:
                 self.values |= {nodes[n]: v for n, v in names.items() if n in nodes and isinstance(v, Tensor)}
         self.spreads = tuple(spread_of(n, v) for n, v in self.values.items())
 
-    def piece(self, pattern: Pattern) -> Piece:
-        return Piece(name=pattern.id, title=pattern.title, region=pattern.sites[0].region)
+    def subproblem(self, pattern: Pattern) -> Subproblem:
+        return Subproblem(name=pattern.id, title=pattern.title, region=pattern.matches[0].region)
 
-    def code(self, piece: Piece) -> PieceCode:
-        return piece_code(PROBLEM, self.graph, piece, self.spreads)
+    def code(self, subproblem: Subproblem) -> SubproblemCode:
+        return subproblem_code(PROBLEM, self.graph, subproblem, self.spreads)
 
 
 @pytest.fixture(scope="module")
@@ -99,11 +99,11 @@ def test_a_piece_computes_what_its_pattern_does_and_draws_inputs_like_those_ther
         "layer_norm -> relu -> mul",
     }
     for pattern in seen.patterns:
-        piece = seen.piece(pattern)
-        problem = run(seen.code(piece).problem.source)
-        real = [seen.values[name] for name in piece.region.inputs]
+        subproblem = seen.subproblem(pattern)
+        problem = run(seen.code(subproblem).problem.source)
+        real = [seen.values[name] for name in subproblem.region.inputs]
         got = problem.Model()(*real)
-        for mine, name in zip([got] if isinstance(got, Tensor) else got, piece.region.outputs, strict=True):
+        for mine, name in zip([got] if isinstance(got, Tensor) else got, subproblem.region.outputs, strict=True):
             torch.testing.assert_close(mine, seen.values[name], rtol=1e-6, atol=1e-6)
         for mine, value in zip(problem.get_inputs(), real, strict=True):
             assert (mine.shape, mine.stride(), mine.dtype) == (value.shape, value.stride(), value.dtype)
@@ -113,33 +113,33 @@ def test_a_piece_computes_what_its_pattern_does_and_draws_inputs_like_those_ther
 
 
 def test_torchs_own_operators_stand_in_a_piece_where_they_are_whole(seen: Seen) -> None:
-    texts = {p.title: seen.code(seen.piece(p)).problem.source for p in seen.patterns}
+    texts = {p.title: seen.code(seen.subproblem(p)).problem.source for p in seen.patterns}
     assert "torch.ops.aten.softmax" in texts["scale -> where -> softmax"]
     assert "torch.ops.aten.layer_norm" in texts["scale -> layer_norm"] and "exp" not in texts["scale -> layer_norm"]
 
 
 def test_equal_pieces_have_one_key_whatever_their_values_and_names(seen: Seen) -> None:
     (norm,) = (p for p in seen.patterns if p.title == "scale -> layer_norm")
-    piece = seen.piece(norm)
+    subproblem = seen.subproblem(norm)
     louder = tuple(replace(s, high=s.high * 3) for s in seen.spreads)
-    other = piece_code(replace(PROBLEM, name="other"), seen.graph, piece, louder)
-    assert other.key == seen.code(piece).key and other.problem.source != seen.code(piece).problem.source
+    other = subproblem_code(replace(PROBLEM, name="other"), seen.graph, subproblem, louder)
+    assert other.key == seen.code(subproblem).key and other.problem.source != seen.code(subproblem).problem.source
     strided = tuple(replace(s, stride=tuple(2 * v for v in s.stride)) for s in seen.spreads)
-    assert piece_code(PROBLEM, seen.graph, piece, strided).key != other.key
-    assert len({seen.code(seen.piece(p)).key for p in seen.patterns}) == len(seen.patterns)
+    assert subproblem_code(PROBLEM, seen.graph, subproblem, strided).key != other.key
+    assert len({seen.code(seen.subproblem(p)).key for p in seen.patterns}) == len(seen.patterns)
 
 
 def test_what_takes_values_from_elsewhere_is_no_piece(seen: Seen) -> None:
     (softmax,) = (p for p in seen.patterns if "softmax" in p.title)
-    region = softmax.sites[0].region
+    region = softmax.matches[0].region
     with pytest.raises(NotAlone, match="computed elsewhere"):
-        seen.code(Piece(name="p", title="t", region=replace(region, inputs=())))
+        seen.code(Subproblem(name="p", title="t", region=replace(region, inputs=())))
     with pytest.raises(NotAlone, match="nothing is known of"):
-        piece_code(PROBLEM, seen.graph, seen.piece(softmax), ())
+        subproblem_code(PROBLEM, seen.graph, seen.subproblem(softmax), ())
 
 
 def test_a_reference_cell_tells_what_all_values_look_like(seen: Seen) -> None:
-    subject = Subject("cpu")
+    subject = CandidateSubject("cpu")
     subject.construct(lambda: seen.module, 0, gradients=wire.NO_GRADIENTS)
     plain = plain_steps(seen.graph, target="cpu")
     text = values.encode(list(seen.inputs), [])
@@ -156,18 +156,47 @@ def test_a_reference_cell_tells_what_all_values_look_like(seen: Seen) -> None:
 @pytest.mark.parametrize(
     "spread",
     [
-        Spread(node="", shape=(900,), stride=(1,), dtype="float32", low=0.5, high=4.0, mean=1.0, deviation=0.5),
-        Spread(node="", shape=(900,), stride=(1,), dtype="float16", low=-4.0, high=-0.5, mean=-1.0, deviation=0.5),
-        Spread(node="", shape=(900,), stride=(1,), dtype="float32", low=3.0, high=3.0, mean=3.0, deviation=0.0),
-        Spread(node="", shape=(30, 30), stride=(1, 30), dtype="bfloat16", low=-9.0, high=3.0, mean=-3, deviation=2.0,
-               zeros=0.3),
-        Spread(node="", shape=(900,), stride=(2,), dtype="float64", low=0.0, high=0.0, mean=0.0, deviation=0.0,
-               zeros=0.6, infinite=0.4),
-        Spread(node="", shape=(900,), stride=(1,), dtype="int64", low=1, high=7, mean=4.0, deviation=2.0, zeros=0.1),
-        Spread(node="", shape=(900,), stride=(1,), dtype="bool", low=1, high=1, mean=1, deviation=0, zeros=0.8),
+        InputStatistics(
+            node="", shape=(900,), stride=(1,), dtype="float32", low=0.5, high=4.0, mean=1.0, deviation=0.5
+        ),
+        InputStatistics(
+            node="", shape=(900,), stride=(1,), dtype="float16", low=-4.0, high=-0.5, mean=-1.0, deviation=0.5
+        ),
+        InputStatistics(
+            node="", shape=(900,), stride=(1,), dtype="float32", low=3.0, high=3.0, mean=3.0, deviation=0.0
+        ),
+        InputStatistics(
+            node="",
+            shape=(30, 30),
+            stride=(1, 30),
+            dtype="bfloat16",
+            low=-9.0,
+            high=3.0,
+            mean=-3,
+            deviation=2.0,
+            zeros=0.3,
+        ),
+        InputStatistics(
+            node="",
+            shape=(900,),
+            stride=(2,),
+            dtype="float64",
+            low=0.0,
+            high=0.0,
+            mean=0.0,
+            deviation=0.0,
+            zeros=0.6,
+            infinite=0.4,
+        ),
+        InputStatistics(
+            node="", shape=(900,), stride=(1,), dtype="int64", low=1, high=7, mean=4.0, deviation=2.0, zeros=0.1
+        ),
+        InputStatistics(
+            node="", shape=(900,), stride=(1,), dtype="bool", low=1, high=1, mean=1, deviation=0, zeros=0.8
+        ),
     ],
-)  # fmt: skip
-def test_what_is_drawn_looks_alike(spread: Spread) -> None:
+)
+def test_what_is_drawn_looks_alike(spread: InputStatistics) -> None:
     torch.manual_seed(1)
     made = drawn(spread.shape, spread.stride, spread.dtype, spread.low, spread.high, spread.mean, spread.deviation,
                  spread.zeros, spread.infinite)  # fmt: skip
@@ -214,23 +243,23 @@ def test_what_was_written_for_pieces_stands_beside_skeletons_in_one_candidate(
     patterns = {p.title: p for p in seen.patterns}
     norm, softmax = patterns["scale -> layer_norm"], patterns["scale -> where -> softmax"]
 
-    def written(name: str, piece: Piece, mark: str) -> Choice:
+    def written(name: str, subproblem: Subproblem, mark: str) -> Choice:
         files = (
             SourceFile(path="model.py", text=BY_HAND),
             SourceFile(path="beside.py", text=f"MARK = {mark!r}\nCALLS = []\n"),
-            SourceFile(path="original.py", text=seen.code(piece).problem.source),
+            SourceFile(path="original.py", text=seen.code(subproblem).problem.source),
         )  # fmt: skip
-        there = Written(title=piece.title, candidate=Candidate(files=files), regions=(piece.region,))
+        there = Written(title=subproblem.title, candidate=Candidate(files=files), regions=(subproblem.region,))
         return Choice(pattern=name, point=(), written=there)
 
-    first = seen.piece(norm).region
+    first = seen.subproblem(norm).region
     i0 = next(n.name for n in seen.graph.nodes if n.op == "call" and first.outputs[0] in _sources(seen.graph, n.name))
-    wide = Piece(
+    wide = Subproblem(
         name="piece_0", title="layer_norm and i0",
         region=Region(nodes=(*first.nodes, i0), inputs=first.inputs, outputs=(i0,)),
     )  # fmt: skip
     recipe = (
-        written("piece_0", wide, "a"), written(softmax.id, seen.piece(softmax), "b"),
+        written("piece_0", wide, "a"), written(softmax.id, seen.subproblem(softmax), "b"),
         *(Choice(pattern=p.id, point=p.space.points[0]) for p in seen.patterns if p not in (norm, softmax)),
     )  # fmt: skip
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
@@ -244,7 +273,7 @@ def test_what_was_written_for_pieces_stands_beside_skeletons_in_one_candidate(
         for mine, wanted in zip(got, seen.module(*seen.inputs), strict=True):
             torch.testing.assert_close(mine, wanted, rtol=1e-5, atol=1e-6)
     beside = [getattr(module, c.pattern)._module.forward.__globals__["beside"] for c in recipe[:2]]
-    taken = [len(wide.region.inputs), len(softmax.sites[0].operands)]
+    taken = [len(wide.region.inputs), len(softmax.matches[0].operands)]
     assert [(b.MARK, b.CALLS) for b in beside] == [("a", taken[:1]), ("b", taken[1:])]
     assert not module.FALLBACKS and "layer_norm and i0" in module.__doc__
 

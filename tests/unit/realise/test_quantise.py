@@ -16,7 +16,7 @@ from fakes.fused import load_fused
 from fakes.realisers import cpu, cuda
 from fakes.traced import only_program
 from tilewright.ir.program import Operand, Output, Program, Reduction, Statement
-from tilewright.realise.narrow import computes_in_float8, rounded_once
+from tilewright.realise.float8 import computes_in_float8, rounded_once
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.one_in(3)]
 X = torch.randn(40, 200, generator=torch.Generator().manual_seed(0))

@@ -8,7 +8,7 @@ import pytest
 
 from fakes import kernel_programs as kp
 from tilewright.ir.program import Program, Statement
-from tilewright.realise.rows.ragged import Stretch, stretch_of
+from tilewright.realise.rows.ragged import RaggedRow, stretch_of
 
 
 def ragged(**changes: object) -> Program:
@@ -20,8 +20,8 @@ def ragged(**changes: object) -> Program:
 
 
 def test_what_counts_between_two_values_of_a_row() -> None:
-    assert stretch_of(kp.ragged(37, 300, 64)) == Stretch(begin="v0", end="v1", usual=8)
-    assert stretch_of(kp.ragged(2, 500, 24, op="max")) == Stretch(begin="v0", end="v1", usual=250)
+    assert stretch_of(kp.ragged(37, 300, 64)) == RaggedRow(begin="v0", end="v1", usual=8)
+    assert stretch_of(kp.ragged(2, 500, 24, op="max")) == RaggedRow(begin="v0", end="v1", usual=250)
     assert stretch_of(kp.ragged(1, 500, 24)) is None, "one row has nothing to share"
 
 

@@ -21,10 +21,10 @@ from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.ir.program import Program
 from tilewright.ir.validation import validate
-from tilewright.kernels.cuda.gemm.blocks import STATES as OF_THE_KERNEL
-from tilewright.kernels.cuda.gemm.blocks import WIDTH
+from tilewright.kernels.cuda.gemm.epilogue.row_blocks import STATES as OF_THE_KERNEL
+from tilewright.kernels.cuda.gemm.epilogue.row_blocks import WIDTH
 from tilewright.realise.gemm.reduced import BLOCK, STATES, blocked
-from tilewright.realise.gemm.sides import factors
+from tilewright.realise.gemm.shape import factors
 
 
 def rand(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -126,7 +126,7 @@ def test_what_is_read_again_or_does_not_pay_stays_apart() -> None:
         (lambda a, w: F.linear(a, w).amax(0), (A[:100], W)),
         (lambda a, w: F.linear(a, w).amax(1), (rand(520, K), W[:100])),  # short
         (lambda a, w: F.linear(a, w).amax(1), (rand(64, 65536), rand(128, 65536))),  # K must be split
-        (lambda a, w: F.linear(a, w).amax(1), (rand(16, 4096).half(), rand(8192, 4096).half())),  # skinny
+        (lambda a, w: F.linear(a, w).amax(1), (rand(16, 4096).half(), rand(8192, 4096).half())),  # small-M
     ]
     for function, args in apart:
         assert [p.program.reduced for p in products(function, *args)] == [()], args[0].shape

@@ -21,10 +21,10 @@ from tilewright.facts.pattern import Pattern
 from tilewright.facts.space import point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.kernels.cuda import math as m
-from tilewright.kernels.cuda.gemm.compiling import compile_product
-from tilewright.kernels.cuda.gemm.finish import Finish
-from tilewright.kernels.cuda.gemm.plan import Point
+from tilewright.kernels.cuda.common import math as m
+from tilewright.kernels.cuda.gemm.epilogue.epilogue import EpilogueStore
+from tilewright.kernels.cuda.gemm.host.compiling import compile_product
+from tilewright.kernels.cuda.gemm.host.plan import Point
 from tilewright.kernels.ops import DTYPES
 
 pytestmark = pytest.mark.one_in(3)
@@ -50,7 +50,7 @@ def product_of(function: Callable[..., Any], *args: Tensor) -> Pattern:
 
 SPLIT = point(tile="128x128", cluster="1x1", stages="auto", split_k=2)
 BULK = point(tile="128x128", cluster="1x1", stages="auto", split_k=1, store="bulk")
-SKINNY = point(tile="128x64", cluster="1x1", stages="auto", split_k=2, sum="cluster")
+SMALL_M = point(tile="128x64", cluster="1x1", stages="auto", split_k=2, sum="cluster")
 TURNED = point(tile="64x128", cluster="1x1", stages="auto", split_k=2, sum="cluster")
 
 
@@ -68,7 +68,7 @@ def test_every_way_out_writes_all_results(
     given = [torch.empty_strided(o.shape, o.strides, dtype=DTYPES[o.dtype], device="meta")
              for o in pattern.program.operands]  # fmt: skip
     module = load_fused(pattern.program, tmp_path)
-    ways = (*pattern.space.points[:2], SPLIT, BULK, *((SKINNY, TURNED) if dtype == torch.bfloat16 else ()))
+    ways = (*pattern.space.points[:2], SPLIT, BULK, *((SMALL_M, TURNED) if dtype == torch.bfloat16 else ()))
     for setting in ways:
         module.configure(**{"sum": "kernel", "store": "direct", "schedule": "cooperative"} | dict(setting))
         made = module.run(*given)
@@ -81,7 +81,7 @@ def test_bytes_leave_eight_at_a_time_and_two_where_rows_start_anywhere(tmp_path:
     """128 x 128 of 128 threads: 128 masks each beside a staged result, in 16 stores of two words."""
     for vector, stores in ((8, ("st.global.v2.b32", 16)), (2, ("st.global.v2.b8", 64))):
         point = Point(tile_m=128, tile_n=128, pingpong=True, staged=vector == 8)
-        finish = Finish("bf16", function=lambda product: (m.neg(product, "f32"), m.gt(product, 0.0, "bool")),
+        finish = EpilogueStore("bf16", function=lambda product: (m.neg(product, "f32"), m.gt(product, 0.0, "bool")),
                         vector=vector, further=("bool",))  # fmt: skip
         keep = f"--keep-ptx --dump-dir={tmp_path}"
         ptx = compile_product(point, element="bf16", majors=("k", "k"), finish=finish, options=keep).artifacts.PTX  # type: ignore[attr-defined]

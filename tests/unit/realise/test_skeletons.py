@@ -14,8 +14,9 @@ from tilewright.realise.table import Realisers
 ROOT = Path(tilewright.kernels.__file__).parent
 SHARED = {"__init__.py", "ops.py", "autograd.py", "store.py"}
 GUARDS = {"contents.py", "guards.py", "survey.py"}  # of the module that is composed, whatever its kernels
-OURS = {"cuda/ahead.py", "cuda/demand.py"}  # they look at what candidates compiled
-PRODUCTS = {"cuda/cubin.py"}
+OURS = {"cuda/common/ahead.py", "cuda/common/demand.py"}  # they look at what candidates compiled
+PRODUCTS = {"cuda/common/cubin.py"}
+PARTS = ("mainloop", "epilogue", "prologue", "fp32", "host")
 SOFTMAX = kp.softmax((64, 1000))
 PRODUCT = kp.product(512, 512, 512)
 
@@ -34,9 +35,11 @@ def copied(target: Realisers, programs: Sequence[Program]) -> set[str]:
 
 def test_every_file_of_the_skeletons_is_copied_where_it_is_needed() -> None:
     assert lying("") == SHARED | GUARDS | {"compiled.py", "nvcc.py"}
-    rows = SHARED | lying("cuda") - OURS - PRODUCTS
+    rows = SHARED | {p for part in ("", "/common", "/rows") for p in lying(f"cuda{part}")} - OURS - PRODUCTS
     assert copied(cuda, [SOFTMAX]) == rows
-    assert copied(cuda, [SOFTMAX, PRODUCT]) == rows | PRODUCTS | lying("cuda/gemm")
+    assert copied(cuda, [SOFTMAX, PRODUCT]) == rows | PRODUCTS | {
+        p for f in ("", *PARTS) for p in lying(f"cuda/gemm/{f}")
+    }
     assert copied(cpu, [SOFTMAX]) == SHARED | lying("cpu")
 
 

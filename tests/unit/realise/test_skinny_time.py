@@ -1,4 +1,4 @@
-"""The model of skinny products against what was measured: `skinny-settings.json` of the results."""
+"""The model of small-M products against what was measured: `small-M-settings.json` of the results."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from fakes.realisers import H200
-from tilewright.realise.gemm.skinny_time import resident, work_ns
+from tilewright.realise.gemm.small_m_time import resident, work_ns
 from tilewright.realise.gemm.time import DEPTH
 
 MEASURED = Path(__file__).parents[3] / "benchmarks" / "results" / "h200" / "skinny-settings.json"
 
 
 def times(task: dict[str, Any]) -> Iterator[tuple[float, float]]:
-    """(the model's, the measured) ns of each setting that a skinny kernel takes."""
+    """(the model's, the measured) ns of each setting that a small-M kernel takes."""
     few, many = sorted((task["m"], task["n"]))
     assert few <= 64 < many
     for name, measured in task["us"].items():

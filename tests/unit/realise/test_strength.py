@@ -5,7 +5,7 @@ from __future__ import annotations
 from fakes import kernel_programs as kp
 from tilewright.ir.program import Program, Statement
 from tilewright.ir.schedule import schedule
-from tilewright.realise.narrow import rounded_once
+from tilewright.realise.float8 import rounded_once
 from tilewright.realise.strength import reduced_in_strength, shares
 
 

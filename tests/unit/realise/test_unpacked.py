@@ -1,4 +1,4 @@
-"""Weights of eight bits go into skinny products as they are: which of them, at which points, and that all compiles for
+"""Weights of eight bits go into small-M products as they are: which of them, at which points, and that all compiles for
 Hopper; the rest stays a kernel of its own."""
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.ir.program import Product
 from tilewright.ir.validation import validate
-from tilewright.kernels.cuda.gemm.finish import Finish
-from tilewright.kernels.cuda.gemm.plan import Point, make_grid
-from tilewright.kernels.cuda.gemm.unpacked import EIGHT_BITS, LINE, Unpacked
-from tilewright.realise.gemm import skinny
+from tilewright.kernels.cuda.gemm.epilogue.epilogue import EpilogueStore
+from tilewright.kernels.cuda.gemm.host.plan import Point, make_grid
+from tilewright.kernels.cuda.gemm.mainloop.mixed_input import EIGHT_BITS, LINE, MixedInputProduct
+from tilewright.realise.gemm import small_m as small_m
 
 pytestmark = pytest.mark.one_in(3)
 
@@ -54,7 +54,7 @@ def patterns(function: Callable[..., Any], args: tuple[Tensor, ...]) -> list[Pat
     return list(match(trace(Applies(function), args, {}), unsupported=cuda.unsupported, space=cuda.space).patterns)
 
 
-def unpacked(found: list[Pattern]) -> list[Pattern]:
+def mixed_input(found: list[Pattern]) -> list[Pattern]:
     return [p for p in found if p.program.product is not None and p.program.product.prologues]
 
 
@@ -62,7 +62,7 @@ def unpacked(found: list[Pattern]) -> list[Pattern]:
 @pytest.mark.parametrize("kind", [torch.int8, torch.uint8, torch.float8_e4m3fn])
 def test_weights_enter_beside_the_product_without_them(function: Callable[..., Any], kind: torch.dtype) -> None:
     found = patterns(function, made_of(4, 1030, 1024, kind, torch.float16))
-    (whole,) = unpacked(found)
+    (whole,) = mixed_input(found)
     validate(whole.program)
     every = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in found)
     assert without_idle([found], every) == (every[found.index(whole)],)
@@ -76,7 +76,7 @@ def test_weights_enter_beside_the_product_without_them(function: Callable[..., A
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_the_module_is_what_is_computed(function: Callable[..., Any]) -> None:
     """Every pattern's Program, in float64 (see `fused`)."""
-    assert unpacked(list(fused(function, *made_of(4, 1030, 1024)).patterns))
+    assert mixed_input(list(fused(function, *made_of(4, 1030, 1024)).patterns))
 
 
 IN_GROUPS = (in_groups, in_groups_beside_rows, groups_from_the_left)
@@ -93,7 +93,7 @@ def with_groups(function: Callable[..., Any], group: int, k: int = 1024) -> tupl
 def test_a_scale_for_every_group_of_k(function: Callable[..., Any], group: int) -> None:
     """In the Program, in float64 (see `fused`), and as it is written down."""
     found = fused(function, *with_groups(function, group)).patterns
-    (whole,) = unpacked(list(found))
+    (whole,) = mixed_input(list(found))
     validate(whole.program)
     assert loads(dumps(whole.program)) == whole.program
     (prologue,) = whole.program.product.prologues if whole.program.product else ()
@@ -105,14 +105,14 @@ def test_a_scale_for_every_group_of_k(function: Callable[..., Any], group: int) 
 
 
 def test_other_groups_and_fp32_are_left_to_kernels_of_their_own() -> None:
-    assert not unpacked(patterns(in_groups, with_groups(in_groups, 96, 1152)))
+    assert not mixed_input(patterns(in_groups, with_groups(in_groups, 96, 1152)))
     x, w, scale = with_groups(in_groups, 128)
-    assert not unpacked(patterns(in_groups, (x.float().repeat(64, 1), w, scale.float())))
+    assert not mixed_input(patterns(in_groups, (x.float().repeat(64, 1), w, scale.float())))
 
 
 @pytest.mark.parametrize(("m", "tile"), [(2, "16x128"), (17, "32x128"), (64, "64x128")])
 def test_the_smallest_tile_that_holds_all_rows(m: int, tile: str) -> None:
-    (whole,) = unpacked(patterns(scaled, made_of(m, 4096, 14336)))
+    (whole,) = mixed_input(patterns(scaled, made_of(m, 4096, 14336)))
     assert {dict(p)["tile"] for p in whole.space.points} == {tile}
     assert len(whole.space.points) == 4 and 8 in [dict(p)["split_k"] for p in whole.space.points]
 
@@ -137,16 +137,16 @@ def along_k(x: Tensor, w: Tensor, scale: Tensor) -> Tensor:
 ])  # fmt: skip
 def test_others_are_made_by_a_kernel_of_their_own(function: Callable[..., Any], args: tuple[Tensor, ...]) -> None:
     """Many rows, an odd K, arithmetic of bytes, weights across K, what changes along K, 16 bits, the small factor."""
-    assert not unpacked(patterns(function, args))
+    assert not mixed_input(patterns(function, args))
 
 
 def test_what_rounds_for_nothing_is_left_out() -> None:
-    (whole,) = unpacked(patterns(scaled, made_of(4, 1030, 1024)))
+    (whole,) = mixed_input(patterns(scaled, made_of(4, 1030, 1024)))
     product = whole.program.product
     assert product is not None
     assert [i.dtype for i in product.prologues[0].program.body] == ["bf16", "bf16"]
-    assert [i.dtype for i in skinny.in_fp32(product.prologues[0]).body] == ["f32", "f32"]
-    assert tuple(EIGHT_BITS) == skinny.EIGHT_BITS
+    assert [i.dtype for i in small_m.in_fp32(product.prologues[0]).body] == ["f32", "f32"]
+    assert tuple(EIGHT_BITS) == small_m.EIGHT_BITS
 
 
 @pytest.mark.slow
@@ -157,7 +157,7 @@ def test_what_rounds_for_nothing_is_left_out() -> None:
 def test_it_compiles_for_hopper(
     tmp_path: Path, function: Callable[..., Any], m: int, kind: torch.dtype, dtype: torch.dtype
 ) -> None:
-    (whole,) = unpacked(patterns(function, made_of(m, 1030, 1024, kind, dtype)))
+    (whole,) = mixed_input(patterns(function, made_of(m, 1030, 1024, kind, dtype)))
     module = load_fused(whole.program, tmp_path)
     small = {"tile": str(dict(whole.space.points[0])["tile"]).replace("128", "64")} if m <= 32 else {}
     for setting in (*map(dict, whole.space.points), small):
@@ -175,7 +175,7 @@ def test_it_compiles_for_hopper(
 @pytest.mark.parametrize(("function", "group"), [(in_groups, 32), (in_groups_beside_rows, 256),
                                                  (groups_from_the_left, 128)])  # fmt: skip
 def test_groups_compile_for_hopper(tmp_path: Path, function: Callable[..., Any], group: int) -> None:
-    (whole,) = unpacked(patterns(function, with_groups(function, group)))
+    (whole,) = mixed_input(patterns(function, with_groups(function, group)))
     module = load_fused(whole.program, tmp_path)
     module._FUSED.prepare(gpu())
     assert module._FUSED.demand(132)["local_bytes"] == 0
@@ -192,18 +192,18 @@ def test_whole_numbers_are_exact_as_the_last_bits_of_2_to_the_23(kind: str) -> N
 
 @pytest.mark.parametrize("function", [in_groups, groups_from_the_left])
 def test_a_kernel_knows_how_long_groups_are(tmp_path: Path, function: Callable[..., Any]) -> None:
-    (whole,) = unpacked(patterns(function, with_groups(function, 256)))
+    (whole,) = mixed_input(patterns(function, with_groups(function, 256)))
     spec = load_fused(whole.program, tmp_path)._FUSED.spec
     (prologue,) = [p for p in spec.before if p]
-    point = Point(tile_m=128, tile_n=16, cluster_m=1, scheme="unpacked", skinny=True)
-    kernel = Unpacked(point, Finish("bf16", vector=1), prologue, "bf16")
+    point = Point(tile_m=128, tile_n=16, cluster_m=1, scheme="mixed_input", small_m=True)
+    kernel = MixedInputProduct(point, EpilogueStore("bf16", vector=1), prologue, "bf16")
     assert kernel._group() == 256 and [kernel._in_groups(o) for o in kernel._factors()] == [True]
 
 
 def test_a_stage_is_a_line_of_bytes() -> None:
-    point = Point(tile_m=128, tile_n=16, cluster_m=1, scheme="unpacked", skinny=True, split_k=4)
+    point = Point(tile_m=128, tile_n=16, cluster_m=1, scheme="mixed_input", small_m=True, split_k=4)
     assert point.depth == LINE and point.stage_bytes == 128 * 128 + 16 * 256 and not point.scales
     grid = make_grid(point, 4096, 4, 14336, processors=132)
     assert (grid.clusters, grid.chunk) == (32, 28 * 128)
-    with pytest.raises(ValueError, match="unpacked is skinny"):
-        Point(tile_m=128, tile_n=64, scheme="unpacked")
+    with pytest.raises(ValueError, match="small-M"):
+        Point(tile_m=128, tile_n=64, scheme="mixed_input")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.facts import brief, pattern, timed
+from fakes.facts import context, pattern, timed
 from tilewright.facts.move import Event, Stop, Try
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.pattern import Choice
@@ -17,7 +17,7 @@ from tilewright.report.tables import bench_table, table
 
 PLAIN, LESS = ((Choice(pattern=f"fused_{i}", point=point(unroll=1)),) for i in (0, 1))
 REWRITTEN = (Matched(case=0, patterns=(pattern("fused_1", title="summed"),), unmatched=()),)
-WHOLE = brief(pattern("fused_0", title="product"))
+WHOLE = context(pattern("fused_0", title="product"))
 BRIEF = replace(
     WHOLE, rewritten=REWRITTEN, cases=(replace(WHOLE.cases[0], algebra=("sum of linear: weights summed",)),)
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fakes.runs import RECIPE, REFUSAL, TUNE, TUNED, brief, events, timed
+from fakes.runs import RECIPE, REFUSAL, TUNE, TUNED, context, events, timed
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.move import Await, Inspect, Stop, Try
 from tilewright.facts.outcome import Inspected, Launches, NamedTime
@@ -12,7 +12,7 @@ from tilewright.facts.run import AGENT
 from tilewright.report import attempt_object, attempt_row, html, markdown, profile_object, summary, sweep_object
 
 MINE = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: ...\n"),))
-AGENTS = replace(brief(), strategy=AGENT)
+AGENTS = replace(context(), strategy=AGENT)
 SEEN = Inspected(
     longest=(NamedTime(name="k" * 300, origin="own", times=2, ns=30e3), NamedTime(name="aten::mul", origin="torch",
              times=1, ns=10e3)), kinds=3, ns=50e3, launches=Launches(count=4, cost_ns=2e3),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from fakes.facts import brief, pattern, timed
+from fakes.facts import context, pattern, timed
 from tilewright.facts.move import Event, Stop, Try
 from tilewright.facts.pattern import Choice
 from tilewright.report.attribution import Worth, attribution, worth_rows
 from tilewright.report.ending import ending
 
-GIVEN = brief(*(pattern(id, points=1) for id in ("a", "b", "c", "slow")))
+GIVEN = context(*(pattern(id, points=1) for id in ("a", "b", "c", "slow")))
 
 
 def judged(*tries: tuple[str, float], best: str) -> dict[str, Worth]:

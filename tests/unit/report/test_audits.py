@@ -7,22 +7,37 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from tilewright.facts.audit import MOST, Audit, Figures, Shirk
+from tilewright.facts.audit import MOST, Audit, DegenerateSolution, Figures
 from tilewright.judge.audit import findings
-from tilewright.report import audit_object, audit_table, audits_summary, audits_table, shirks_table
+from tilewright.report import audit_object, audit_table, audits_summary, audits_table, degenerate_table
 
-ZEROS = Shirk(kind="zeros", name="", share=0.25, norm=1.0, loose=1e-9, judged_share=4.0)
-CUT = Shirk(kind="cut", name="linear[0]", share=MOST, norm=3.0, loose=2.0, heavy=True)
+ZEROS = DegenerateSolution(kind="zeros", name="", share=0.25, norm=1.0, allow_tf32=1e-9, judged_share=4.0)
+CUT = DegenerateSolution(kind="cut", name="linear[0]", share=MOST, norm=3.0, allow_tf32=2.0, heavy=True)
 
 
-def audit(name: str, *shirks: Shirk) -> Audit:
+def audit(name: str, *degenerate_solutions: DegenerateSolution) -> Audit:
     figures = Figures(
-        outputs=1, scale=1.0, spread=0.5, equal_share=0.01, commonest=0.0, own_error=1e-7, own_limit=0.05, exact=True,
-        random=False, shirks=shirks, unmeasured=0, operations=3, cases=2, input_shift=0.3, stream=0.0, eager_ns=2e6,
+        outputs=1,
+        scale=1.0,
+        spread=0.5,
+        equal_share=0.01,
+        commonest=0.0,
+        own_error=1e-7,
+        own_limit=0.05,
+        exact=True,
+        random=False,
+        degenerate_solutions=degenerate_solutions,
+        unmeasured=0,
+        operations=3,
+        cases=2,
+        input_shift=0.3,
+        stream=0.0,
+        eager_ns=2e6,
         floor_ns=1e6,
-    )  # fmt: skip
-    return Audit(problem=name, target="cuda", device="H200", figures=figures, findings=findings(figures, "cuda"),
-                 seconds=2.0)  # fmt: skip
+    )
+    return Audit(
+        problem=name, target="cuda", device="H200", figures=figures, findings=findings(figures, "cuda"), seconds=2.0
+    )
 
 
 def text(drawn: RenderableType) -> str:
@@ -36,19 +51,21 @@ def test_one_task() -> None:
     shown = text(audit_table(audit("p[1]", ZEROS, CUT)))
     assert "p[1] on H200: void" in shown and "zeros are accepted as the result; not so on the judge's own" in shown
     assert "the least accepted: 0.25 of the allowance" in shown and "eager 2.00 ms, floor 1.00 ms" in shown
-    rows = text(shirks_table((ZEROS, CUT)))
+    rows = text(degenerate_table((ZEROS, CUT)))
     assert "linear[0]" in rows and "∞" in rows
 
 
 def test_the_object_is_json_and_names_its_verdict() -> None:
     found = json.loads(json.dumps(audit_object(audit("p", ZEROS))))
     assert (found["problem"], found["verdict"]) == ("p", "void")
-    assert found["findings"][0]["mended"] is True and found["figures"]["shirks"][0]["share"] == 0.25
+    assert found["findings"][0]["mended"] is True and found["figures"]["degenerate_solutions"][0]["share"] == 0.25
 
 
 def test_many() -> None:
-    loose = Shirk(kind="zeros", name="", share=50.0, norm=1.0, loose=5e-3)
-    tasks: list[dict[str, Any]] = [audit_object(a) for a in (audit("a", ZEROS), audit("b", loose), audit("c", CUT))]
+    allow_tf32 = DegenerateSolution(kind="zeros", name="", share=50.0, norm=1.0, allow_tf32=5e-3)
+    tasks: list[dict[str, Any]] = [
+        audit_object(a) for a in (audit("a", ZEROS), audit("b", allow_tf32), audit("c", CUT))
+    ]
     tasks.append({"problem": "d", "status": "failed", "verdict": {"reason": "hung", "summary": "no result"}})
     total = audits_summary(tasks)
     counts = {k: total[k] for k in ("tasks", "void", "mended", "weak", "sound", "failed", "inside_tolerance")}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fakes.asked import START, asking, ran, whole
-from fakes.runs import IMPROVED, brief
+from fakes.runs import IMPROVED, context
 from tilewright.edges.models.scripted import scripted_reply
 from tilewright.facts.run import Limits
 from tilewright.report import html, markdown
@@ -28,9 +28,9 @@ def test_costs_are_split_by_stage_and_gains_are_held_against_them(tmp_path: Path
     assert (start.steps, start.calls, start.per_step, start.per_price) == (0, 0, "", "")
     assert (fused.steps, fused.calls, fused.price, fused.per_step) == (1, 1, "$0.5000", "0.25x")
     assert (mended.steps, mended.calls, mended.per_step, mended.per_price) == (2, 4, "0.50x", "0.50x a dollar")
-    page = markdown(replace(brief(), strategy="cutegen"), events)
+    page = markdown(replace(context(), strategy="cutegen"), events)
     assert "## What it cost" in page and "| mend | 1 |" in page and "| 0.50x | 0.50x a dollar |" in page
-    assert "gained for the money" in html(replace(brief(), strategy="cutegen"), events)
+    assert "gained for the money" in html(replace(context(), strategy="cutegen"), events)
 
 
 def test_what_nobody_knows_is_unknown_and_a_run_without_a_model_costs_nothing(tmp_path: Path) -> None:
@@ -39,4 +39,4 @@ def test_what_nobody_knows_is_unknown_and_a_run_without_a_model_costs_nothing(tm
     assert [(row.tokens, row.price) for row in costs(events) if row.stage == "structure"] == [("unknown", "unknown")]
     assert gains(events)[-1].per_price == ""
     assert costs(IMPROVED) == gains(IMPROVED) == ()
-    assert "What it cost" not in markdown(brief(), IMPROVED)
+    assert "What it cost" not in markdown(context(), IMPROVED)

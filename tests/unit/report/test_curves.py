@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from fakes.prompts import ask
-from fakes.runs import RECIPE, REFUSAL, brief, events, timed
+from fakes.runs import RECIPE, REFUSAL, context, events, timed
 from tilewright.facts.dialogue import Reply, Usage
 from tilewright.facts.errors import UserError
 from tilewright.facts.move import Stop, Try
@@ -27,7 +27,7 @@ def run(*ratios: float | None, strategy: str = "cutegen", problem: str = "a", re
     pairs = []
     for turn, ratio in enumerate(ratios):
         pairs += [(ask(turn), reply), (Try(what=RECIPE, why="r"), timed(ratio) if ratio else REFUSAL)]
-    return curve(brief(problem, strategy=strategy), events(*pairs, (Stop(best=None, why=""), None)))
+    return curve(context(problem, strategy=strategy), events(*pairs, (Stop(best=None, why=""), None)))
 
 
 def test_the_best_so_far_is_what_would_be_handed_over() -> None:
@@ -65,7 +65,7 @@ def test_what_nobody_knows_is_no_axis_and_other_budgets_are_told() -> None:
         compared([unknown], axis="usd")
     row = compared([unknown], axis="calls").strategies[0]
     assert row.spent["tokens"] is None and row.spent["calls"] == 1
-    small = curve(brief("a", strategy="small", limits=Limits(calls=4), without=("islands",)), ())
+    small = curve(context("a", strategy="small", limits=Limits(calls=4), without=("islands",)), ())
     assert small.label == "small -islands"
     assert compared([small, run(2.0)], axis="calls").notes == (
         "budgets differ: small -islands 300 s 4 calls; cutegen 300 s",
@@ -74,7 +74,7 @@ def test_what_nobody_knows_is_no_axis_and_other_budgets_are_told() -> None:
 
 
 def test_a_comparison_is_an_object_a_table_and_a_drawing() -> None:
-    found = compared([run(1.5, 3.0, strategy="evolve"), run(2.0), curve(brief("a"), ())], axis="calls")
+    found = compared([run(1.5, 3.0, strategy="evolve"), run(2.0), curve(context("a"), ())], axis="calls")
     told = comparison_object(found)
     assert [s["strategy"] for s in told["strategies"]] == ["evolve", "cutegen", "catalog"]
     assert [r["spend"] for r in told["strategies"][0]["ratio"]] == [1.0, 2.0]
@@ -97,5 +97,5 @@ def test_a_run_that_asked_has_its_search_in_the_report() -> None:
     assert ups == sorted(ups, reverse=True) and 0 < ups[-1] < ups[0] < HEIGHT  # it only rises
     asked = events((ask(0), REPLY), (Try(what=RECIPE, why="r"), timed(1.5)), (ask(1), REPLY),
                    (Try(what=RECIPE, why="s"), timed(1.2)), (Stop(best=RECIPE, why=""), None))  # fmt: skip
-    assert "Best so far" in html(brief(), asked) and 'class="line s0"' in html(brief(), asked)
-    assert run_plot(curve(brief(), ())) is None and "Best so far" not in html(brief(), asked[-1:])
+    assert "Best so far" in html(context(), asked) and 'class="line s0"' in html(context(), asked)
+    assert run_plot(curve(context(), ())) is None and "Best so far" not in html(context(), asked[-1:])

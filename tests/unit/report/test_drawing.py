@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fakes.runs import FUSED, GRAPH, NODES, near, timed
-from tilewright.facts.pattern import Site
+from tilewright.facts.pattern import Match
 from tilewright.ir.graph import Graph, Node
 from tilewright.report import words
 from tilewright.report.chart import LABELS, VALUES, WIDTH, chart
@@ -77,7 +77,7 @@ def _chain(*ops: str) -> Graph:
 
 def test_a_view_within_a_fused_group_belongs_to_it_and_one_beside_it_does_not() -> None:
     graph = _chain("exp", "reshape", "neg", "reshape")
-    pattern = replace(FUSED, nodes=("v1", "v3"), sites=(Site(nodes=("v1", "v3"), operands=(), outputs=()),))
+    pattern = replace(FUSED, nodes=("v1", "v3"), matches=(Match(nodes=("v1", "v3"), operands=(), outputs=()),))
     view = graph_view(graph, (pattern,), numbers={"fused_0": 0})
     assert [b.item.label for b in view.after.drawing.boxes] == ["v0", "fused_0", "reshape"]
     assert (view.before.operators, view.before.views, view.after.views) == (2, 2, 1)
@@ -85,8 +85,8 @@ def test_a_view_within_a_fused_group_belongs_to_it_and_one_beside_it_does_not() 
 
 def test_two_sites_of_one_pattern_are_two_boxes() -> None:
     graph = _chain("exp", "sort", "exp")
-    sites = tuple(Site(nodes=(name,), operands=(), outputs=()) for name in ("v1", "v3"))
-    view = graph_view(graph, (replace(FUSED, nodes=("v1", "v3"), sites=sites),), numbers={"fused_0": 0})
+    matches = tuple(Match(nodes=(name,), operands=(), outputs=()) for name in ("v1", "v3"))
+    view = graph_view(graph, (replace(FUSED, nodes=("v1", "v3"), matches=matches),), numbers={"fused_0": 0})
     assert [b.item.label for b in view.after.drawing.boxes] == ["v0", "fused_0", "sort", "fused_0"]
 
 

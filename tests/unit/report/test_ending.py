@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fakes.runs import FUSED, IMPROVED, NOTHING, RECIPE, REFUSAL, REFUSED, SLOWER, TUNE, TUNED, brief, events, timed
+from fakes.runs import FUSED, IMPROVED, NOTHING, RECIPE, REFUSAL, REFUSED, SLOWER, TUNE, TUNED, context, events, timed
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.move import Event, Sanitize, Stop, Try
 from tilewright.facts.outcome import Failure, PointTime, Sanitized, Tuned
@@ -25,7 +25,7 @@ GIVEN = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: ...")
     ],
 )
 def test_status_and_reason(run: tuple[Event, ...], status: str, reason: str) -> None:
-    end = ending(brief(), run)
+    end = ending(context(), run)
     assert (end.status, end.verdict.reason) == (status, reason)
     assert end.verdict.accepted == (reason in ("faster", "not_faster")), "the judge took it, faster or not"
     assert end.verdict.summary and "\n" not in end.verdict.summary
@@ -39,7 +39,7 @@ def test_a_ratio_whose_interval_reaches_one_is_no_improvement() -> None:
         (0.9, 0.01, "no_improvement"),
     ):
         run = events((Try(what=GIVEN, why=""), timed(ratio, spread)), (Stop(best=GIVEN, why=""), None))
-        end = ending(brief(), run)
+        end = ending(context(), run)
         assert end.status == status
         assert end.verdict.accepted, "the judge took it, faster or not"
         assert end.timed is not None and end.recipe == ()
@@ -52,70 +52,70 @@ def test_the_result_is_the_last_judgement_of_what_stop_names() -> None:
         (Try(what=(), why=""), timed(1.0)),
         (Stop(best=RECIPE, why=""), None),
     )
-    end = ending(brief(), run)
+    end = ending(context(), run)
     assert end.timed == timed(1.2) == end.seen
-    assert ending(brief(), SLOWER).timed is None
-    assert ending(brief(), SLOWER).seen == timed(1.005), "the baselines are told even when nothing was kept"
+    assert ending(context(), SLOWER).timed is None
+    assert ending(context(), SLOWER).seen == timed(1.005), "the baselines are told even when nothing was kept"
 
 
 def test_what_the_sanitizer_found_decides_and_is_told() -> None:
     clean = Sanitized(clean=("memcheck", "racecheck"), notes=("racecheck: a remark",))
     race = Failure(stage="check", reason="sanitizer", summary="racecheck: Race in mine", excerpt="Race ...")
     tried, asked = (Try(what=GIVEN, why=""), timed(2.0)), Sanitize(what=GIVEN)
-    end = ending(brief(), events(tried, (asked, clean), (Stop(best=GIVEN, why=""), None)))
+    end = ending(context(), events(tried, (asked, clean), (Stop(best=GIVEN, why=""), None)))
     assert (end.status, end.sanitized) == ("improved", clean)
-    end = ending(brief(), events(tried, (asked, race), (Stop(best=None, why=""), None)))
+    end = ending(context(), events(tried, (asked, race), (Stop(best=None, why=""), None)))
     assert (end.status, end.timed, end.sanitized) == ("failed", None, None)
     assert (end.verdict.reason, end.verdict.excerpt) == ("sanitizer", "Race ...")
     assert not end.verdict.accepted
 
 
 def test_a_refused_candidate_is_the_verdict_with_its_excerpt() -> None:
-    verdict = ending(brief(), REFUSED).verdict
+    verdict = ending(context(), REFUSED).verdict
     assert (verdict.stage, verdict.summary, verdict.excerpt) == ("check", REFUSAL.summary, REFUSAL.excerpt)
     assert verdict.line == "refused in check, wrong values: output 0 is off by 3.0"
-    assert ending(brief(), NOTHING).verdict.line == "no pattern matched"
+    assert ending(context(), NOTHING).verdict.line == "no pattern matched"
 
 
 def test_a_failure_beside_an_accepted_candidate_is_not_the_runs() -> None:
     run = events(
         (Try(what=RECIPE, why=""), REFUSAL), (Try(what=(), why=""), timed(1.0)), (Stop(best=None, why="slower"), None)
     )
-    assert ending(brief(), run).status == "no_improvement"
+    assert ending(context(), run).status == "no_improvement"
 
 
 def test_points_that_all_fail_are_a_failure_and_points_that_run_are_not() -> None:
     dead = Tuned(points=tuple(PointTime(point=p, time_ns=None, failure="no g++") for p in FUSED.space.points))
-    failed = ending(brief(), events((TUNE, dead), (Stop(best=None, why="nothing ran"), None)))
+    failed = ending(context(), events((TUNE, dead), (Stop(best=None, why="nothing ran"), None)))
     assert (failed.status, failed.verdict.reason, failed.verdict.excerpt) == ("failed", "no_point_ran", "no g++")
-    ran = ending(brief(), events((TUNE, TUNED), (Stop(best=None, why="all slower"), None)))
+    ran = ending(context(), events((TUNE, TUNED), (Stop(best=None, why="all slower"), None)))
     assert ran.status == "no_improvement"
 
 
 def test_what_was_tuned_and_then_refused_is_a_failure_with_its_reason() -> None:
     """Its points ran, but nothing that was handed in is known to be right."""
     run = events((TUNE, TUNED), (Try(what=RECIPE, why=""), REFUSAL), (Stop(best=None, why="none accepted"), None))
-    end = ending(brief(), run)
+    end = ending(context(), run)
     assert (end.status, end.verdict.reason) == ("failed", REFUSAL.reason) and not end.verdict.accepted
 
 
 def test_a_best_that_was_never_judged_is_not_believed() -> None:
-    end = ending(brief(), events((Stop(best=RECIPE, why="trust me"), None)))
+    end = ending(context(), events((Stop(best=RECIPE, why="trust me"), None)))
     assert end.status == "no_improvement" and end.timed is None and end.recipe == ()
 
 
 def test_the_fused_patterns_with_their_points() -> None:
-    assert [(p.id, point) for p, point in fused(brief(), RECIPE)] == [("fused_0", (("threads", 256),))]
-    twice = brief(matched=(*brief().matched, brief().matched[0]))
+    assert [(p.id, point) for p, point in fused(context(), RECIPE)] == [("fused_0", (("threads", 256),))]
+    twice = context(matched=(*context().matched, context().matched[0]))
     assert len(fused(twice, RECIPE)) == 1, "a pattern that stands in two cases is told once"
 
 
 def test_on_what_a_point_rests() -> None:
-    assert tuning_of(brief(), IMPROVED, FUSED) == ("measured", TUNED.points)
+    assert tuning_of(context(), IMPROVED, FUSED) == ("measured", TUNED.points)
     refused = events((TUNE, REFUSAL))
-    assert tuning_of(brief(), refused, FUSED) == ("untuned", ())
-    assert tuning_of(brief(hinted=RECIPE), refused, FUSED) == ("hinted", ())
-    assert tuning_of(brief(remembered=RECIPE), (), FUSED) == ("remembered", ())
+    assert tuning_of(context(), refused, FUSED) == ("untuned", ())
+    assert tuning_of(context(hinted=RECIPE), refused, FUSED) == ("hinted", ())
+    assert tuning_of(context(remembered=RECIPE), (), FUSED) == ("remembered", ())
 
 
 def test_floor_share() -> None:
@@ -125,5 +125,5 @@ def test_floor_share() -> None:
 
 
 def test_a_run_that_goes_on_says_how_far_it_has_come() -> None:
-    whole, none = ending(brief(), IMPROVED[:-1]).verdict.summary, ending(brief(), ()).verdict.summary
-    assert whole == f"{none}; so far {ending(brief(), IMPROVED).verdict.summary}" and "as fast as eager" in whole
+    whole, none = ending(context(), IMPROVED[:-1]).verdict.summary, ending(context(), ()).verdict.summary
+    assert whole == f"{none}; so far {ending(context(), IMPROVED).verdict.summary}" and "as fast as eager" in whole

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fakes.runs import IMPROVED, NOTHING, REFUSED, SLOWER, brief, near, timed
+from fakes.runs import IMPROVED, NOTHING, REFUSED, SLOWER, context, near, timed
 from tilewright.facts.move import Event, Try
 from tilewright.facts.outcome import Phase, Station
 from tilewright.report import bench_summary, summary
@@ -20,7 +20,7 @@ from tilewright.report.story import story
 
 
 def task(run: tuple[Event, ...], name: str = "p") -> dict[str, Any]:
-    whole: dict[str, Any] = json.loads(json.dumps(summary(brief(name), run, candidate_dir="out/candidate")))
+    whole: dict[str, Any] = json.loads(json.dumps(summary(context(name), run, candidate_dir="out/candidate")))
     return whole
 
 
@@ -72,7 +72,7 @@ def test_a_run_that_keeps_the_module_tells_the_baselines_and_nothing_of_ours() -
 def test_a_run_with_nothing_to_tell_still_has_every_field() -> None:
     assert task(NOTHING).keys() == task(REFUSED).keys() == task(IMPROVED).keys()
     assert task(REFUSED)["verdict"]["stage"] == "check" and "boom" in task(REFUSED)["verdict"]["excerpt"]
-    assert json.loads(json.dumps(summary(brief(), NOTHING, candidate_dir="")))["candidate"] is None
+    assert json.loads(json.dumps(summary(context(), NOTHING, candidate_dir="")))["candidate"] is None
 
 
 def test_warm_times_and_stations_are_told() -> None:
@@ -88,7 +88,7 @@ def test_how_long_the_device_was_held_is_told_by_what_for() -> None:
         return tuple(Station(name=name, seconds=s) for name, s in seconds.items())
 
     events = tuple(replace(e, held=held(timing=2.0, checking=1.0) if isinstance(e.move, Try) else ()) for e in IMPROVED)
-    known = replace(brief(), held=held(describing=0.5))
+    known = replace(context(), held=held(describing=0.5))
     tries = sum(isinstance(e.move, Try) for e in IMPROVED)
     found = summary(known, events, candidate_dir="")
     stations = {"describing": 0.5, "timing": 2.0 * tries, "checking": 1.0 * tries}

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from fakes.runs import FUSED, IMPROVED, NOTHING, REFUSAL, REFUSED, SLOWER, brief, events, timed
+from fakes.runs import FUSED, IMPROVED, NOTHING, REFUSAL, REFUSED, SLOWER, context, events, timed
 from tilewright.facts.move import Event, Stop, Try
 from tilewright.facts.run import Matched
 from tilewright.report import html, markdown
@@ -52,7 +52,7 @@ class _Tags(HTMLParser):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_page_is_whole_and_stands_alone(name: str) -> None:
-    page = html(brief(), RUNS[name])
+    page = html(context(), RUNS[name])
     tags = _Tags(page)
     assert not tags.open
     assert not {"script", "link", "img", "iframe"} & set(tags.seen)
@@ -62,7 +62,7 @@ def test_every_page_is_whole_and_stands_alone(name: str) -> None:
 
 
 def test_the_improved_run_is_told_in_both() -> None:
-    text, page = markdown(brief(), IMPROVED), _Tags(html(brief(), IMPROVED)).text
+    text, page = markdown(context(), IMPROVED), _Tags(html(context(), IMPROVED)).text
     for fact in ("260 µs", "200 µs", "198 – 202 µs", "75%", "threads=256", "does not compile", "+15.0%",
                  "aten.sort.default: no skeleton", "data-dependent shape", "wide exponents", "4.25 TB/s", "NVIDIA H200",
                  "own process group, rlimits", "Landlock", "without fused"):  # fmt: skip
@@ -73,7 +73,7 @@ def test_the_improved_run_is_told_in_both() -> None:
 
 
 def test_a_refusal_shows_stage_reason_and_excerpt() -> None:
-    text, tags = markdown(brief(), REFUSED), _Tags(html(brief(), REFUSED))
+    text, tags = markdown(context(), REFUSED), _Tags(html(context(), REFUSED))
     assert "refused" in tags.text and "check: wrong values: output 0 is off by 3.0" in tags.text
     assert REFUSAL.excerpt in tags.text
     assert "    Traceback\n      <boom>" in text, "as a code block"
@@ -82,7 +82,7 @@ def test_a_refusal_shows_stage_reason_and_excerpt() -> None:
 def test_what_comes_from_outside_is_never_markup() -> None:
     evil = replace(FUSED, title=EVIL)
     matched = (Matched(case=0, patterns=(evil,), unmatched=(EVIL,)),)
-    run = brief(EVIL, matched=matched, versions=(("g++", EVIL),), run=EVIL)
+    run = context(EVIL, matched=matched, versions=(("g++", EVIL),), run=EVIL)
     refusal = replace(REFUSAL, summary=EVIL, excerpt=EVIL)
     moves = events((Try(what=(), why=EVIL), refusal), (Stop(best=None, why=EVIL), None))
     for what in (moves, _renumbered(IMPROVED)):
@@ -109,13 +109,13 @@ def test_markdown_escapes_what_would_be_markup_and_nothing_else() -> None:
 def test_comparisons_that_differ_in_their_draw_alone_are_one_row() -> None:
     checked = timed().checked
     twice = replace(timed(), checked=replace(checked, errors=(*checked.errors, replace(checked.errors[0], norm=2e-7))))
-    text = markdown(brief(), (*IMPROVED[:1], replace(IMPROVED[1], outcome=twice), *IMPROVED[2:]))
+    text = markdown(context(), (*IMPROVED[:1], replace(IMPROVED[1], outcome=twice), *IMPROVED[2:]))
     assert "4 comparisons" in text
     assert "| case 0, own inputs, output 0 (2 times) | 2.0e-07 | 4.0e-07 | 3.0e-07 | 2.0e-06 | 50% |" in text
 
 
 def test_markdown_tables_keep_their_columns() -> None:
-    run = brief("a|b", matched=(Matched(case=0, patterns=(replace(FUSED, title="x | y"),), unmatched=()),))
+    run = context("a|b", matched=(Matched(case=0, patterns=(replace(FUSED, title="x | y"),), unmatched=()),))
     block: list[int] = []
     for line in markdown(run, IMPROVED).splitlines():
         if line.startswith("|"):

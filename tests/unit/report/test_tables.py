@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from fakes.runs import IMPROVED, NOTHING, REFUSED, SLOWER, brief, near, timed
+from fakes.runs import IMPROVED, NOTHING, REFUSED, SLOWER, context, near, timed
 from tilewright.facts.outcome import Phase
 from tilewright.report import bench_table, summary, table
 
@@ -24,7 +24,7 @@ def row(text: str, label: str) -> list[str]:
 
 
 def test_an_improved_run() -> None:
-    text = shown(table(brief(), IMPROVED))
+    text = shown(table(context(), IMPROVED))
     assert "gated_shift on NVIDIA H200: improved" in text
     assert "1.30x as fast as eager [1.29, 1.31]" in text
     assert row(text, "eager")[1:3] == ["260", "µs"] and "[1.29, 1.31]" in text
@@ -42,7 +42,7 @@ def test_a_step_is_shown_by_its_halves() -> None:
     )
     seen = timed(phases=(half,), peak_bytes=(("ours", 3_000_000),))
     run = (*IMPROVED[:1], replace(IMPROVED[1], outcome=seen), *IMPROVED[-1:])
-    known = brief()
+    known = context()
     text = shown(table(replace(known, problem=replace(known.problem, mode="training")), run))
     assert "in training on" in text
     assert row(text, "backward, eager")[2:4] == ["180", "µs"] and "2.00x" in " ".join(row(text, "backward, eager"))
@@ -53,20 +53,20 @@ def test_a_step_is_shown_by_its_halves() -> None:
 def test_it_fits_a_terminal_of_80_columns() -> None:
     console = Console(width=80, color_system=None)
     with console.capture() as captured:
-        console.print(table(brief(), IMPROVED))
+        console.print(table(context(), IMPROVED))
     assert "1.30x [1.29, 1.31]" in captured.get() and "…" not in captured.get()
 
 
 def test_runs_without_a_result() -> None:
-    slower = shown(table(brief(), SLOWER))
+    slower = shown(table(context(), SLOWER))
     assert "no improvement" in slower and "201 µs" in slower and " ours " not in slower
-    assert "output 0 is off by 3.0" in shown(table(brief(), REFUSED))
-    assert "no pattern matched" in shown(table(brief(), NOTHING))
+    assert "output 0 is off by 3.0" in shown(table(context(), REFUSED))
+    assert "no pattern matched" in shown(table(context(), NOTHING))
 
 
 def test_markup_in_names_is_text() -> None:
-    assert "[red]x[/] on NVIDIA" in shown(table(brief("[red]x[/]"), IMPROVED))
-    task: dict[str, Any] = dict(summary(brief("[bold]y"), REFUSED, candidate_dir=""))
+    assert "[red]x[/] on NVIDIA" in shown(table(context("[red]x[/]"), IMPROVED))
+    task: dict[str, Any] = dict(summary(context("[bold]y"), REFUSED, candidate_dir=""))
     task["verdict"] = {"reason": "[/]", "summary": "[link=x]"}
     assert "[bold]y" in shown(bench_table([task])) and "[link=x]" in shown(bench_table([task]))
 
@@ -80,7 +80,7 @@ def test_a_bench() -> None:
         "ratio": {},
     }
     runs = {"good": IMPROVED, "slow": SLOWER, "bad": REFUSED}
-    text = shown(bench_table([summary(brief(n), run, candidate_dir="c") for n, run in runs.items()] + [hung]))
+    text = shown(bench_table([summary(context(n), run, candidate_dir="c") for n, run in runs.items()] + [hung]))
     assert row(text, "good")[-6:] == ["1.30x", "1.29", "–", "1.31", "1.10x", "75%"]
     assert row(text, "slow")[-2:] == ["1.00x", "1.00x"] and "not faster" in text
     assert row(text, "geometric mean")[2:] == ["1.07x", "1.02x", "75%"]

@@ -69,7 +69,7 @@ def test_the_candidate_finds_what_was_compiled_ahead(tmp_path: Path) -> None:
 IN_CUTE = """
 import cutlass.cute as cute
 import fused_0, fused_1
-from tilewright_kernels.cuda.plan import Gpu
+from tilewright_kernels.cuda.rows.plan import Gpu
 
 def refuse(*a, **k):
     raise RuntimeError("it compiles")
@@ -115,7 +115,7 @@ def test_kernels_for_a_gpu_are_compiled_ahead_without_one(tmp_path: Path) -> Non
 
 IN_A_CELL = """
 import fused_0, fused_1
-from tilewright_kernels.cuda.plan import Gpu
+from tilewright_kernels.cuda.rows.plan import Gpu
 
 for fused in (fused_0._FUSED, fused_1._FUSED):
     fused.prepare(Gpu(processors=132, arch="sm_90a", shared_bytes=228 << 10, threads=2048))

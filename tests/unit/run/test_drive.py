@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.facts import brief, pattern, timed
+from fakes.facts import context, pattern, timed
 from tilewright.edges.ledger import Ledger
 from tilewright.facts.errors import HarnessError
 from tilewright.facts.move import Event, Move, Outcome, Stop, Try, Tune
@@ -38,7 +38,9 @@ def scripted(move: Move) -> Outcome:
 
 def undisturbed(path: Path, perform: Callable[[Move], Outcome] = scripted) -> tuple[Stop, tuple[Event, ...]]:
     with Ledger(path) as ledger:
-        stop = drive(catalog(brief(*PATTERNS)), ledger=ledger, perform=perform, watch=lambda e: None, clock=lambda: 0.0)
+        stop = drive(
+            catalog(context(*PATTERNS)), ledger=ledger, perform=perform, watch=lambda e: None, clock=lambda: 0.0
+        )
         return stop, ledger.events()
 
 
@@ -85,7 +87,7 @@ def test_a_finished_run_is_replayed_without_any_work(tmp_path: Path) -> None:
 
 def test_a_journal_of_other_moves_stops_and_says_where_and_why(tmp_path: Path) -> None:
     undisturbed(tmp_path / "run.db")
-    other = brief(pattern("fused_0", points=3))
+    other = context(pattern("fused_0", points=3))
     with Ledger(tmp_path / "run.db") as ledger, pytest.raises(JournalMismatch, match=r"event 0 .*Tune.recipe was"):
         drive(catalog(other), ledger=ledger, perform=scripted, watch=lambda e: None)
 

@@ -29,7 +29,7 @@ def fused(program: Program, points: tuple[Point, ...]) -> Pattern:
 @pytest.mark.slow
 def test_points_are_foreseen_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def setting(threads: int, unroll: int) -> Point:
-        return point(threads=threads, unroll=unroll, residence="auto", spread="auto")
+        return point(threads=threads, unroll=unroll, row_storage="auto", spread="auto")
 
     spills, good, small = setting(1024, 8), setting(256, 4), setting(256, 2)
     given = (Matched(case=0, patterns=(fused(kp.sum_of_matrices(12), (spills, good, small)),), unmatched=()),)
@@ -142,7 +142,7 @@ def test_what_nobody_measures_is_not_compiled(runs: bool, tmp_path: Path, monkey
     """Of a product whose first point can run, the others; rows have no order of their own, and need them all."""
     product, rows = kp.product(512, 512, 512), kp.sum_of_matrices(12)
     points = cuda.space(product).points[:3]
-    few = tuple(point(threads=t, unroll=2, residence="auto", spread="auto") for t in (256, 512))
+    few = tuple(point(threads=t, unroll=2, row_storage="auto", spread="auto") for t in (256, 512))
     whole = fused(product, points), replace(fused(rows, few), id="fused_1")
     asked: list[tuple[str, Point]] = []
 

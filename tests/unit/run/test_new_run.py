@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from fakes.facts import PROBLEM, brief
+from fakes.facts import PROBLEM, context
 from tilewright.edges.ledger import Ledger
 from tilewright.facts.errors import UserError
 from tilewright.facts.run import Request
+from tilewright.run.evaluator import Places
 from tilewright.run.optimize import _new_journal
-from tilewright.run.workbench import Places
 
 OLD = Request(run="old", problem=PROBLEM, strategy="catalog", seed=0, budget_s=1.0)
 NEW = replace(OLD, run="new", problem=replace(PROBLEM, source="mended"))
@@ -33,7 +33,7 @@ def test_a_run_of_which_something_came_keeps_it(tmp_path: Path, evaluator: str) 
     places, old = Places(out=tmp_path, cache=tmp_path), replace(OLD, evaluator=evaluator)
     with _new_journal(old, places) as ledger:
         if not evaluator:  # with one, an order may wait to be answered
-            ledger.write(brief())
+            ledger.write(context())
     with pytest.raises(UserError, match=r"holds run old of problem .*`tilewright resume"):
         _new_journal(NEW, places)
     with Ledger(places.journal, readonly=True) as ledger:

@@ -8,27 +8,27 @@ from typing import Any
 
 import pytest
 
-from fakes.facts import MACHINE, brief, pattern, realised, timed
+from fakes.facts import MACHINE, context, pattern, realised, timed
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.errors import UserError
 from tilewright.facts.move import Enter, Event, Move, Outcome, Stop, Try, Within
 from tilewright.facts.outcome import Failure
-from tilewright.facts.pattern import Choice, Piece, Region
+from tilewright.facts.pattern import Choice, Region, Subproblem
 from tilewright.facts.realised import Known
-from tilewright.facts.run import Brief, Timing
+from tilewright.facts.run import SearchContext, Timing
 from tilewright.facts.space import point
 from tilewright.run.realisations import doubt_of, known_of_module, realised_by, vouched
 from tilewright.run.recheck import recheck
-from tilewright.search.retrieve import table
+from tilewright.search.retrieve import store as table
 
 CHOICE = (Choice(pattern="fused_0", point=point(unroll=1)),)
-PIECE = Piece(name="fused_0", title="t", region=Region(nodes=("y",), inputs=("x",), outputs=("y",)))
+PIECE = Subproblem(name="fused_0", title="t", region=Region(nodes=("y",), inputs=("x",), outputs=("y",)))
 
 
 class Bench:
     """Judges everything as it was told to."""
 
-    def __init__(self, outcome: Outcome, opened: Brief | UserError) -> None:
+    def __init__(self, outcome: Outcome, opened: SearchContext | UserError) -> None:
         self.outcome, self.opened = outcome, opened
         self.asked: list[Any] = []
 
@@ -42,12 +42,12 @@ class Bench:
     def __exit__(self, *_: object) -> None:
         return
 
-    def brief(self, request: Any) -> Brief:
+    def context(self, request: Any) -> SearchContext:
         if isinstance(self.opened, UserError):
             raise self.opened
         return replace(self.opened, problem=request.problem)
 
-    def perform(self, brief: Brief, move: Move) -> Outcome:
+    def perform(self, context: SearchContext, move: Move) -> Outcome:
         assert isinstance(move, Try)
         self.asked.append(move.what)
         return self.outcome
@@ -56,10 +56,10 @@ class Bench:
 @pytest.mark.parametrize(
     ("outcome", "opened", "why"),
     [
-        (timed(3.0), brief(pattern("fused_0")), ""),
-        (timed(0.9), brief(pattern("fused_0")), "slower than torch"),
-        (Failure(stage="check", reason="wrong_values", summary="off by 3"), brief(pattern("fused_0")), "off by 3"),
-        (timed(3.0), brief(pattern("fused_1")), "other patterns"),
+        (timed(3.0), context(pattern("fused_0")), ""),
+        (timed(0.9), context(pattern("fused_0")), "slower than torch"),
+        (Failure(stage="check", reason="wrong_values", summary="off by 3"), context(pattern("fused_0")), "off by 3"),
+        (timed(3.0), context(pattern("fused_1")), "other patterns"),
         (timed(3.0), UserError("no such op"), "does not run here: no such op"),
     ],
 )
@@ -80,7 +80,7 @@ def test_an_entry_is_trusted_anew_or_dropped(outcome: Outcome, opened: Any, why:
 def test_a_skeletons_entry_expires_with_the_text_of_the_skeletons_and_a_models_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    on = replace(brief(pattern("fused_0")), strategy="fact")
+    on = replace(context(pattern("fused_0")), strategy="fact")
     written = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: ..."),))
     for what, expires in ((CHOICE, True), (written, False)):
         events = (Event(seq=0, move=Try(what=what, why=""), outcome=timed(2.0), wall_s=1.0),)
@@ -97,8 +97,8 @@ def test_only_the_very_files_that_were_handed_over_here_are_vouched_for() -> Non
     entry = realised(candidate=mine.id)
     whole = Known(name="", realised=entry, doubt="")
 
-    def knowing(known: Known) -> Brief:
-        return replace(brief(pattern("fused_0")), known=(known,))
+    def knowing(known: Known) -> SearchContext:
+        return replace(context(pattern("fused_0")), known=(known,))
 
     assert vouched(knowing(whole), mine)
     assert not vouched(knowing(whole), other), "composed otherwise since"
@@ -108,10 +108,10 @@ def test_only_the_very_files_that_were_handed_over_here_are_vouched_for() -> Non
 
 
 def test_a_run_leaves_what_it_handed_over_and_the_next_finds_it(tmp_path: Path) -> None:
-    on = replace(brief(pattern("fused_0")), strategy="fact")
+    on = replace(context(pattern("fused_0")), strategy="fact")
     events = (
-        Event(seq=0, move=Enter(piece=PIECE), outcome=brief(pattern("fused_0")), wall_s=1.0),
-        Event(seq=1, move=Within(piece=PIECE, move=Try(what=CHOICE, why="")), outcome=timed(4.0), wall_s=1.0),
+        Event(seq=0, move=Enter(subproblem=PIECE), outcome=context(pattern("fused_0")), wall_s=1.0),
+        Event(seq=1, move=Within(subproblem=PIECE, move=Try(what=CHOICE, why="")), outcome=timed(4.0), wall_s=1.0),
         Event(seq=2, move=Try(what=CHOICE, why=""), outcome=timed(2.0), wall_s=1.0),
     )
     stop = Stop(best=CHOICE, why="")

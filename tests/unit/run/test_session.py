@@ -9,17 +9,17 @@ from typing import Self
 
 import pytest
 
-from fakes.facts import PROBLEM, brief, pattern, timed
+from fakes.facts import PROBLEM, context, pattern, timed
 from tilewright.edges.ledger import Ledger
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.errors import HarnessError, Lack, UserError
 from tilewright.facts.machine import Machine
 from tilewright.facts.move import Await, Inspect, Move, Outcome, Stop, Try
 from tilewright.facts.outcome import Failure, Inspected, NamedTime, Station
-from tilewright.facts.run import AGENT, Brief, Limits, Request, Timing
+from tilewright.facts.run import AGENT, Limits, Request, SearchContext, Timing
+from tilewright.run.evaluator import Places, Say
 from tilewright.run.optimize import resume
 from tilewright.run.session import Session, Terms
-from tilewright.run.workbench import Places, Say
 from tilewright.search.strategies.agent import library
 
 TERMS = Terms(budget_s=100.0, limits=Limits(), timing=Timing(), sanitize=False)
@@ -50,9 +50,9 @@ class Bench:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def brief(self, request: Request) -> Brief:
+    def context(self, request: Request) -> SearchContext:
         type(self).opened += 1
-        known = brief(pattern("fused_0", points=1), budget_s=request.budget_s)
+        known = context(pattern("fused_0", points=1), budget_s=request.budget_s)
         return replace(known, run=request.run, problem=request.problem, strategy=AGENT, limits=request.limits)
 
     def start_afresh(self) -> None:
@@ -61,7 +61,7 @@ class Bench:
     def held(self) -> tuple[Station, ...]:
         return (Station(name="timing", seconds=4.0),)
 
-    def perform(self, brief: Brief, move: Move) -> Outcome:
+    def perform(self, context: SearchContext, move: Move) -> Outcome:
         self.clock.now += 5.0
         self.during()
         if isinstance(move, Inspect):
@@ -145,12 +145,12 @@ def test_a_folder_that_is_opened_again_goes_on_with_what_it_has_spent(tmp_path: 
     session.close()
     Bench.opened = 0
     again = opened(tmp_path, clock, replace(TERMS, budget_s=5.0))
-    assert Bench.opened == 0 and again.brief == session.brief and again.events == session.events
-    assert (again.brief.budget_s, again.spending.spent.seconds) == (100.0, 15.0)  # the run keeps its own terms
+    assert Bench.opened == 0 and again.context == session.context and again.events == session.events
+    assert (again.context.budget_s, again.spending.spent.seconds) == (100.0, 15.0)  # the run keeps its own terms
     assert again.attempt(1).outcome == WRONG and again.number_of(code("bad")) == 1
     with pytest.raises(UserError, match="there are attempts 1 to 1"):
         again.attempt(2)
-    assert again.submit(library(again.brief), "the library's").outcome == timed(2.0)
+    assert again.submit(library(again.context), "the library's").outcome == timed(2.0)
     again.finish("done")
     again.close()
     ended = opened(tmp_path, clock)

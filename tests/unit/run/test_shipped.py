@@ -21,9 +21,9 @@ from tilewright.facts.problem import Work
 from tilewright.facts.run import CaseFacts, Timing
 from tilewright.frontend.trace import trace
 from tilewright.report import summary
-from tilewright.run import workbench
+from tilewright.run import evaluator as evaluator
+from tilewright.run.evaluator import Places, found_patterns
 from tilewright.run.optimize import optimize
-from tilewright.run.workbench import Places, found_patterns
 from tilewright.search.tune.exchange import export
 
 SOURCE = """
@@ -52,7 +52,7 @@ def test_a_first_run_with_what_is_shipped_tunes_nothing_and_judges_all_the_same(
 ) -> None:
     (tmp_path / "toy.py").write_text(SOURCE)
     on = replace(FAKE, processors=threads(), copy_bytes_per_s=1e12)
-    monkeypatch.setattr(workbench, "measured_machine", lambda *_, **__: on)
+    monkeypatch.setattr(evaluator, "measured_machine", lambda *_, **__: on)
     names: dict[str, Any] = {}
     exec(SOURCE, names)
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
@@ -73,6 +73,6 @@ def test_a_first_run_with_what_is_shipped_tunes_nothing_and_judges_all_the_same(
     assert judged.move.what == (Choice(pattern=pattern.id, point=last),), "and nothing is tuned"
     held = {s.name: s.seconds for s in judged.held}
     assert held.keys() >= {"case 0", "timing"} and "tuning" not in held and min(held.values()) > 0
-    told = summary(first.brief, first.events, candidate_dir="")["device_seconds"]
+    told = summary(first.context, first.events, candidate_dir="")["device_seconds"]
     assert isinstance(told, dict) and told["all"] == pytest.approx(sum(told["stations"].values()))
     assert 0 < told["stations"]["describing"] < told["all"] and held.items() <= told["stations"].items()

@@ -11,7 +11,7 @@ from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.problem import Problem
-from tilewright.judge.client import Limits
+from tilewright.judge.client import CellLimits
 from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.timing.measure import Effort
 
@@ -54,7 +54,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Judge]:
     with Judge(
         problem, machine=machine, seed=1, workdir=folder, say=print,
         options=JudgeOptions(
-            effort=EFFORT, limits=Limits(build_s=300.0, call_s=120.0, memory_bytes=3 << 30),
+            effort=EFFORT, limits=CellLimits(build_s=300.0, call_s=120.0, memory_bytes=3 << 30),
             compile_baseline=False,
         ),
     ) as opened:  # fmt: skip

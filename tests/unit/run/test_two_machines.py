@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import pytest
 
-from fakes.facts import MACHINE, PROBLEM, brief, pattern, timed
+from fakes.facts import MACHINE, PROBLEM, context, pattern, timed
 from tilewright.edges.bundle import Bundle
 from tilewright.edges.ledger import Ledger
 from tilewright.facts.candidate import Candidate, SourceFile
@@ -29,12 +29,12 @@ from tilewright.facts.move import Ask, Event, Inspect, Move, Outcome, Stop, Try,
 from tilewright.facts.order import Order
 from tilewright.facts.outcome import Failure, Interval, Station, Timed
 from tilewright.facts.problem import Target
-from tilewright.facts.run import Brief, Limits, Request, Timing
+from tilewright.facts.run import Limits, Request, SearchContext, Timing
 from tilewright.facts.verdict import Verified
+from tilewright.run.evaluator import Places, Say
 from tilewright.run.optimize import Access, optimize, resume, write_candidate
 from tilewright.run.remote import Remote
 from tilewright.run.session import Session, Terms
-from tilewright.run.workbench import Places, Say
 from tilewright.run.worker import Visit, Worker
 
 WRONG = Failure(stage="check", reason="wrong_values", summary="output 0")
@@ -46,7 +46,7 @@ QUICK = Access(keys=lambda names: None, wait=False)
 
 
 class Judging:
-    """A workbench that judges by what a candidate says of itself. `opened` and `seen` are over all of them."""
+    """A evaluator that judges by what a candidate says of itself. `opened` and `seen` are over all of them."""
 
     opened: list[Request] = []  # noqa: RUF012  emptied before each test
     seen: list[Move] = []  # noqa: RUF012
@@ -65,15 +65,15 @@ class Judging:
 
     def start_afresh(self) -> None: ...
 
-    def brief(self, request: Request) -> Brief:
+    def context(self, request: Request) -> SearchContext:
         assert request.problem.path == ""
         return replace(
-            brief(pattern("fused_0", points=1)), run=request.run, problem=request.problem, strategy=request.strategy,
+            context(pattern("fused_0", points=1)), run=request.run, problem=request.problem, strategy=request.strategy,
             budget_s=1e9, limits=Limits(calls=10**9), model=request.model.name if request.model else "",
             near=(SourceFile(path="near.py", text="a skeleton"),),
         )  # fmt: skip
 
-    def perform(self, brief: Brief, move: Move) -> Outcome:
+    def perform(self, context: SearchContext, move: Move) -> Outcome:
         self.seen.append(move)
         assert isinstance(move, Try) and isinstance(move.what, Candidate)
         (said,) = [name for name in ("bad", *RATIO) if f"'{name}'" in move.what.files[0].text]
@@ -209,7 +209,7 @@ def test_what_the_user_asked_for_is_not_the_other_machines_to_say_and_no_place_t
     pair = Pair(tmp_path / "pair")
     pair.to_the_end(pair.ask, pair.judge)
     with Ledger(pair.places.journal, readonly=True) as ledger:
-        found = ledger.brief()
+        found = ledger.context()
     assert found is not None
     assert (found.problem, found.budget_s, found.limits.calls) == (PROBLEM, 100.0, None)
     assert found.machine == MACHINE and found.near  # that is
@@ -263,13 +263,13 @@ def test_killed_in_each_half_at_any_line_the_run_ends_as_if_nothing_had_been(tmp
 class Starting(Judging):
     """With something of the library's to begin with; profiles are refused."""
 
-    def brief(self, request: Request) -> Brief:
-        return replace(super().brief(request), start=Candidate(files=(SourceFile(path="model.py", text="'c'"),)))
+    def context(self, request: Request) -> SearchContext:
+        return replace(super().context(request), start=Candidate(files=(SourceFile(path="model.py", text="'c'"),)))
 
-    def perform(self, brief: Brief, move: Move) -> Outcome:
+    def perform(self, context: SearchContext, move: Move) -> Outcome:
         if isinstance(move, Verify):
             return Verified(verdicts=())
-        judged = super().perform(brief, move) if isinstance(move, Try) else WRONG
+        judged = super().perform(context, move) if isinstance(move, Try) else WRONG
         return replace(judged, floor_ns=1.0) if isinstance(judged, Timed) else judged
 
 
@@ -390,10 +390,10 @@ def test_a_fault_there_is_told_here_and_asked_once_more(
     broken = True
 
     class Breaks(Judging):
-        def brief(self, request: Request) -> Brief:
+        def context(self, request: Request) -> SearchContext:
             if broken:
                 raise error
-            return super().brief(request)
+            return super().context(request)
 
     pair = Pair(tmp_path / "pair", "oneshot", Breaks)
     pair.ask()
@@ -413,7 +413,7 @@ def test_an_answer_that_fits_no_such_move_is_not_taken(tmp_path: Path) -> None:
     whole = Bundle(pair.judging).answer(asked)
     assert whole is not None
     for wrong, said in (
-        (replace(whole, what=brief()), "is a Brief, for a Try"),
+        (replace(whole, what=context()), "is a SearchContext, for a Try"),
         (replace(whole, machine="another"), "comes from another machine"),
     ):
         Bundle(pair.asking).reply(asked, wrong)
@@ -428,14 +428,14 @@ def test_moves_that_are_made_together_lie_there_together(tmp_path: Path) -> None
     )
     tries = tuple(Try(what=Candidate(files=()), why=str(n)) for n in range(3))
     ask = Ask(prompt=Prompt(system="", messages=()), model="m", turn=0, why="")
-    Remote(request, made=lambda: 4, wait=False, say=silent).announce(brief(), (ask, *tries))
+    Remote(request, made=lambda: 4, wait=False, say=silent).announce(context(), (ask, *tries))
     first = Bundle(tmp_path / "box").place_of_answer(orders_in(tmp_path / "box")[0])
     with pytest.raises(Pending, match=rf"^try waits for {first}$"):
-        Remote(request, made=lambda: 5, wait=False, say=silent).perform(brief(), tries[0])
+        Remote(request, made=lambda: 5, wait=False, say=silent).perform(context(), tries[0])
     first.parent.mkdir()
     first.write_text("tilewri")
     with pytest.raises(Pending, match="which is not whole yet"):
-        Remote(request, made=lambda: 5, wait=False, say=silent).perform(brief(), tries[0])
+        Remote(request, made=lambda: 5, wait=False, say=silent).perform(context(), tries[0])
     assert [(o.number, o.job.move) for o in orders_in(tmp_path / "box") if o.job] == list(enumerate(tries, start=5))
 
 
@@ -449,7 +449,7 @@ def test_waiting_goes_on_until_the_answer_is_there(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(Remote.__init__, "__kwdefaults__", {"events": tuple, "sleep": sleep})
     stop = pair.ask(replace(QUICK, wait=True))
-    assert stop is not None and len(slept) == 2  # for the brief, and for the judgements, which are asked for together
+    assert stop is not None and len(slept) == 2  # for the context, and for the judgements, which are asked for together
 
 
 class Cut(BaseException):
@@ -464,11 +464,11 @@ def test_an_agents_run_goes_over_two_folders_and_outlives_a_kill_in_each_half(
     class Dying(Judging):
         """The judging half is killed in its first judgement."""
 
-        def perform(self, brief: Brief, move: Move) -> Outcome:
+        def perform(self, context: SearchContext, move: Move) -> Outcome:
             if not kills:
                 kills.append("judging")
                 raise Cut
-            return super().perform(brief, move)
+            return super().perform(context, move)
 
     pair = Pair(tmp_path / "pair", bench_of=Dying)
 
@@ -490,7 +490,10 @@ def test_an_agents_run_goes_over_two_folders_and_outlives_a_kill_in_each_half(
         return Candidate(files=(SourceFile(path="model.py", text=f"class ModelNew: '{name}'"),))
 
     session = opened()
-    assert (session.brief.machine, session.brief.near) == (MACHINE, (SourceFile(path="near.py", text="a skeleton"),))
+    assert (session.context.machine, session.context.near) == (
+        MACHINE,
+        (SourceFile(path="near.py", text="a skeleton"),),
+    )
     with pytest.raises(Cut):
         session.submit(written("a"), "first")
     session.close()

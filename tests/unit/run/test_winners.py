@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fakes import kernel_programs as kp
-from fakes.facts import MACHINE, OF_WINNERS, VERSIONS, brief, pattern, winner
+from fakes.facts import MACHINE, OF_WINNERS, VERSIONS, context, pattern, winner
 from tilewright.facts.devices import DEVICES
 from tilewright.facts.machine import Machine
 from tilewright.facts.move import Event, Outcome, Tune
@@ -97,7 +97,7 @@ def test_a_winner_carries_the_points_tried_and_the_share_of_the_modules_floor() 
         PointTime(point=point(unroll=u), time_ns=None if t is None else Interval(low=t, mid=t, high=t), failure="")
         for u, t in times.items()
     )
-    known = replace(brief(PATTERN), versions=VERSIONS)
+    known = replace(context(PATTERN), versions=VERSIONS)
     found = winner_of(known, tuning(Tuned(points=tried)), point(unroll=2), found_at="2026-11-21T00:00:00+00:00")
     assert found is not None
     assert (found.tried, found.time_ns.mid, found.toolchain, found.shape_class) == (tried, 51.2, OF_WINNERS, SHAPE)

@@ -174,11 +174,11 @@ def measure_cpu(threads: int, cache_bytes: int) -> dict[str, Any]:
     within = 0.0
     stop, calm = time.perf_counter() + _ROUNDS_S, False
     while not calm and (not streams or time.perf_counter() < stop):
-        before = Load.now()
+        before = MachineLoad.now()
         streams = larger(streams, stream_rates(array_bytes, "cpu"))
         within = max(within, cache_rate(cache_bytes, "cpu", threads))
         products = larger(products, {name: matmul_rate(dtype, "cpu") for name, dtype in dtypes})
-        calm = before.others_share(Load.now()) < _MOST_OTHERS
+        calm = before.others_share(MachineLoad.now()) < _MOST_OTHERS
     return {
         "processors": threads, "cache_bytes": cache_bytes, "cache_rate": within, "streams": streams, "matmul": products,
         "calm": calm,
@@ -190,7 +190,7 @@ def larger(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Load:
+class MachineLoad:
     """Processor seconds used until now: by all on the processors that we may use, and by us."""
 
     at_s: float
@@ -199,7 +199,7 @@ class Load:
     processors: int
 
     @classmethod
-    def now(cls, own_s: float | None = None) -> Load:
+    def now(cls, own_s: float | None = None) -> MachineLoad:
         """`own_s`: what we used, where that is more than this process did."""
         own_s = time.process_time() if own_s is None else own_s
         mine = {f"cpu{n}" for n in os.sched_getaffinity(0)}
@@ -210,7 +210,7 @@ class Load:
                 used += sum(map(int, ticks[:8])) - int(ticks[3]) - int(ticks[4])
         return cls(time.perf_counter(), used / os.sysconf("SC_CLK_TCK"), own_s, len(mine))
 
-    def others_share(self, later: Load) -> float:
+    def others_share(self, later: MachineLoad) -> float:
         """The share of these processors' time that others took meanwhile (a hypervisor's steal among them)."""
         others = (later.all_s - self.all_s) - (later.own_s - self.own_s)
         return others / ((later.at_s - self.at_s) * self.processors)

@@ -10,8 +10,10 @@ from typing import Any, Self
 from ...facts import codec
 from ...facts.move import Event, Move, Outcome
 from ...facts.outcome import Station
-from ...facts.run import Brief, Request
+from ...facts.run import Request, SearchContext
 from .store import Store
+
+_RECORDS = {"request": Request, "brief": SearchContext}  # by the names that they have in the file
 
 
 class Ledger:
@@ -29,17 +31,20 @@ class Ledger:
         assert request is None or isinstance(request, Request)
         return request
 
-    def brief(self) -> Brief | None:
+    def context(self) -> SearchContext | None:
         """What the strategy may know, None before it was learnt."""
-        brief = self._record("brief")
-        assert brief is None or isinstance(brief, Brief)
-        return brief
+        context = self._record("brief")
+        assert context is None or isinstance(context, SearchContext)
+        return context
 
-    def write(self, record: Request | Brief) -> None:
+    def write(self, record: Request | SearchContext) -> None:
         """Keep the run's request or brief; each can be written once."""
         with self._store.transaction():
             digest = self._store.keep(codec.dumps(record))
-            self._store.execute("INSERT INTO record VALUES (?, ?)", (type(record).__name__.lower(), digest))
+            self._store.execute(
+                "INSERT INTO record VALUES (?, ?)",
+                (next(n for n, kind in _RECORDS.items() if type(record) is kind), digest),
+            )
 
     def begin_anew(self) -> None:
         """Forget the request of a run without outcomes; one with outcomes stays as it is."""
@@ -50,7 +55,7 @@ class Ledger:
 
     def _record(self, name: str) -> object:
         rows = self._store.rows("SELECT digest, body FROM record LEFT JOIN text USING (digest) WHERE name = ?", name)
-        kind: Any = {"request": Request, "brief": Brief}[name]
+        kind: Any = _RECORDS[name]
         return self._store.fact(rows[0][0], rows[0][1], kind) if rows else None
 
     def events(self) -> tuple[Event, ...]:
@@ -70,7 +75,7 @@ class Ledger:
         return found
 
     def count(self) -> int:
-        """How many outcomes it holds: the brief and the events."""
+        """How many outcomes it holds: the context and the events."""
         ((found,),) = self._store.rows(
             "SELECT (SELECT count(*) FROM record WHERE name = 'brief') + (SELECT count(*) FROM event)"
         )

@@ -15,7 +15,8 @@ from typing import IO, Any
 from ...facts import codec
 from ...facts.errors import UserError
 
-FORMAT = 4
+FORMAT = 5
+_READ = 4  # an older format, which differs in names (see `facts.codec`)
 _OF_THE_DISK = ("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_BUSY", "SQLITE_LOCKED",
                 "SQLITE_PERM", "SQLITE_AUTH", "SQLITE_NOMEM")  # fmt: skip
 
@@ -73,6 +74,9 @@ class Store:
             self._db.execute(f"PRAGMA user_version={FORMAT}")
         elif found == 0:
             raise UserError(f"{self.path}: is no journal of a run; choose another folder")
+        elif found == _READ:
+            if not readonly:
+                self._db.execute(f"PRAGMA user_version={FORMAT}")
         elif found != FORMAT:
             raise UserError(
                 f"{self.path}: journal format {found}, this version writes {FORMAT}; use the version that made it, or "

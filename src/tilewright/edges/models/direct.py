@@ -15,7 +15,7 @@ from ...facts.errors import UserError
 from ...facts.move import Ask
 from .bounded import MOST_CHARACTERS, is_count
 from .clients import Close, client_of
-from .patience import Passing, Patience, patiently
+from .patience import Passing, RetryPolicy, patiently
 from .prices import price_usd
 from .providers import Provider
 
@@ -35,7 +35,7 @@ class Direct:
     """One model of one provider. The key is held here alone: it stands in no fact, no journal and no error text."""
 
     def __init__(
-        self, choice: ModelChoice, provider: Provider, *, model: str, key: str, patience: Patience | None = None,
+        self, choice: ModelChoice, provider: Provider, *, model: str, key: str, patience: RetryPolicy | None = None,
         sleep: Callable[[float], None] = time.sleep, seed: int = 0,
     ) -> None:  # fmt: skip
         self._choice = choice
@@ -43,7 +43,7 @@ class Direct:
         self._model = model
         self._key = key
         self._base_url = choice.base_url or provider.base_url
-        self._patience = patience or Patience()
+        self._patience = patience or RetryPolicy()
         self._sleep = sleep
         self._seed = seed
 

@@ -10,7 +10,7 @@ from ...facts.move import Ask
 from .model import Model
 
 
-class Ensemble:
+class ModelEnsemble:
     """Turn n belongs to member n modulo their number, on a resumed run too, unless the Ask names one. Replies name who
     answered."""
 

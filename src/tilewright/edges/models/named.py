@@ -11,7 +11,7 @@ from ...facts.dialogue import ModelChoice
 from ...facts.errors import UserError
 from .bounded import Bounded
 from .cassette import Cassette
-from .ensemble import Ensemble
+from .ensemble import ModelEnsemble
 from .mailbox import Mailbox
 from .model import Keys, Model
 from .providers import PROVIDERS
@@ -51,7 +51,7 @@ def _opened(choice: ModelChoice, *, run: str, keys: Keys, wait: bool, seed: int,
             members = [opened(name.strip()) for name in rest.split(",") if name.strip()]
             if not members:
                 raise UserError(f"{choice.name!r}: names no model; write ensemble:PROVIDER:NAME,PROVIDER:NAME")
-            return Ensemble(members)
+            return ModelEnsemble(members)
     return _provided(choice, kind, rest, keys=keys, seed=seed)
 
 

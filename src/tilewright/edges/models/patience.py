@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
+class RetryPolicy:
     """`idle_s` bounds the wait between two pieces of a stream, `call_s` a whole call. A provider that wants a longer
     wait than `longest_wait_s` is not waited for."""
 
@@ -39,7 +39,7 @@ class Passing(Exception):
 
 
 def patiently(
-    call: Callable[[int], T], *, patience: Patience, dice: random.Random, sleep: Callable[[float], None] = time.sleep
+    call: Callable[[int], T], *, patience: RetryPolicy, dice: random.Random, sleep: Callable[[float], None] = time.sleep
 ) -> T:
     """What `call` returns, given the number of the try; asked again after each Passing. Raises ModelOut after the last,
     or where the provider wants a longer wait than patience allows."""

@@ -1,4 +1,4 @@
-"""A Finding: one thing that was looked for on this machine."""
+"""A SanitizerFinding: one thing that was looked for on this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class SanitizerFinding:
     """`ok` is False for a lack; `advice` then says in one line what it costs and how to end it."""
 
     name: str

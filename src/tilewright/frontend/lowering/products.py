@@ -123,7 +123,7 @@ class _Contraction:
         raise NotLowered
 
     def _for_tensor_cores(self, matrix: _Factor, vector: _Factor) -> bool:
-        """Whether a product in 16 bits is one that a skinny kernel takes: of one row, or of a batch."""
+        """Whether a product in 16 bits is one that a small-M kernel takes: of one row, or of a batch."""
         batch = [size for c, size in vector.sizes.items() if c in self.result]
         narrow = matrix.value.dtype in _NARROW and self.sides and (vector is self.left or bool(batch))
         return narrow and matrix.elements // prod(batch) >= _SKINNY

@@ -1,15 +1,15 @@
 """From figures to findings: thresholds and words. Pure.
 
-A result got with less work (a Shirk) that the precision contract would accept is a hole in the task: `void` where it
-needs none of the work, `weak` where it needs a part. What the contract refuses and a fixed tolerance lets pass is
-`weak` too, since others judge with such tolerances.
+A result got with less work (a DegenerateSolution) that the precision contract would accept is a hole in the task:
+`void` where it needs none of the work, `weak` where it needs a part. What the contract refuses and a fixed tolerance
+lets pass is `weak` too, since others judge with such tolerances.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from ...facts.audit import TOLERANCES, Figures, Finding, Kind, Severity, Shirk
+from ...facts.audit import TOLERANCES, DegenerateSolution, Figures, Finding, Kind, Severity
 
 SATURATED = 0.99  # share of equal elements
 ABSURD = 20.0  # times the floor
@@ -36,10 +36,16 @@ _PART: Mapping[Kind, tuple[str, str]] = {
 def findings(figures: Figures, target: str) -> tuple[Finding, ...]:
     """All that the figures say, the gravest first."""
     found = [
-        *_noise(figures), *_whole(figures.shirks), *_heavy(figures.shirks), *_parts(figures.shirks),
-        *_loose(figures.shirks), *_saturated(figures), *_random(figures), *_baseline(figures, target),
+        *_noise(figures),
+        *_whole(figures.degenerate_solutions),
+        *_heavy(figures.degenerate_solutions),
+        *_parts(figures.degenerate_solutions),
+        *_allow_tf32(figures.degenerate_solutions),
+        *_saturated(figures),
+        *_random(figures),
+        *_baseline(figures, target),
         *_notes(figures),
-    ]  # fmt: skip
+    ]
     order = ("void", "weak", "note")
     return tuple(sorted(found, key=lambda f: order.index(f.severity)))
 
@@ -47,53 +53,59 @@ def findings(figures: Figures, target: str) -> tuple[Finding, ...]:
 def _noise(figures: Figures) -> Iterable[Finding]:
     if figures.exact and not figures.random and figures.own_error > figures.own_limit:
         summary = "the result is rounding noise: the module itself is this far off its float64 truth"
-        mended = any(s.judged_share is not None for s in figures.shirks)  # there the module could be judged
+        mended = any(
+            s.judged_share is not None for s in figures.degenerate_solutions
+        )  # there the module could be judged
         summary += "; not so on the judge's own inputs and weights" if mended else ""
         yield _finding("void", "noise", summary, figures.own_error, figures.own_limit, mended=mended)
 
 
-def _whole(shirks: Sequence[Shirk]) -> Iterable[Finding]:
+def _whole(degenerate_solutions: Sequence[DegenerateSolution]) -> Iterable[Finding]:
     """What needs none of the work: one finding for each way, of all that passes."""
     for kind, (reason, summary) in _WHOLE.items():
         for part in (False, True):
-            passing = [s for s in shirks if s.kind == kind and s.passes and s.part == part]
-            trivial = kind == "constant" and any(s.kind == "zeros" and s.passes and s.part == part for s in shirks)
+            passing = [s for s in degenerate_solutions if s.kind == kind and s.passes and s.part == part]
+            trivial = kind == "constant" and any(
+                s.kind == "zeros" and s.passes and s.part == part for s in degenerate_solutions
+            )
             if passing and not trivial:
                 yield _from("weak" if part else "void", reason, summary, passing)
 
 
-def _heavy(shirks: Sequence[Shirk]) -> Iterable[Finding]:
+def _heavy(degenerate_solutions: Sequence[DegenerateSolution]) -> Iterable[Finding]:
     """Products and convolutions whose results may be noise."""
-    passing = [s for s in shirks if s.kind == "cut" and s.heavy and s.passes]
+    passing = [s for s in degenerate_solutions if s.kind == "cut" and s.heavy and s.passes]
     if passing:
         severity: Severity = "weak" if all(s.mended for s in passing) else "void"
         yield _from(severity, "main_work_cancels", "the main work may give noise, the result is accepted: {}", passing)
 
 
-def _parts(shirks: Sequence[Shirk]) -> Iterable[Finding]:
+def _parts(degenerate_solutions: Sequence[DegenerateSolution]) -> Iterable[Finding]:
     """What needs a part of the work. Where other weights mend it (a scale of one, a bias of zero), it is a note."""
     for kind, (reason, summary) in _PART.items():
         for mended in (False, True):
-            passing = [s for s in shirks if s.kind == kind and s.passes and s.mended == mended]
+            passing = [s for s in degenerate_solutions if s.kind == kind and s.passes and s.mended == mended]
             passing = [s for s in passing if not (kind == "cut" and s.heavy)]
             if passing:
                 yield _from("note" if mended else "weak", reason, summary, passing)
 
 
-def _loose(shirks: Sequence[Shirk]) -> Iterable[Finding]:
+def _allow_tf32(degenerate_solutions: Sequence[DegenerateSolution]) -> Iterable[Finding]:
     """What a fixed tolerance lets pass and the contract refuses; the tightest such tolerance alone."""
     for tolerance in TOLERANCES:
-        whole = [s for s in shirks if not s.part and (s.kind in _WHOLE or (s.heavy and s.kind == "cut"))]
-        passing = [s for s in whole if not s.passes and s.loose <= tolerance]
+        whole = [s for s in degenerate_solutions if not s.part and (s.kind in _WHOLE or (s.heavy and s.kind == "cut"))]
+        passing = [s for s in whole if not s.passes and s.allow_tf32 <= tolerance]
         if passing:
             names = tuple(_label(s) for s in passing)
             summary = f"allclose with a tolerance of {tolerance:g} accepts: {', '.join(names)}"
-            yield _finding("weak", "inside_tolerance", summary, min(s.loose for s in passing), tolerance, names)
+            yield _finding("weak", "inside_tolerance", summary, min(s.allow_tf32 for s in passing), tolerance, names)
             return
 
 
 def _saturated(figures: Figures) -> Iterable[Finding]:
-    if figures.equal_share >= SATURATED and not any(s.kind == "constant" and s.passes for s in figures.shirks):
+    if figures.equal_share >= SATURATED and not any(
+        s.kind == "constant" and s.passes for s in figures.degenerate_solutions
+    ):
         summary = f"nearly all elements of the result are {figures.commonest:g}"
         yield _finding("weak", "saturated", summary, figures.equal_share, SATURATED)
 
@@ -128,7 +140,7 @@ def _notes(figures: Figures) -> Iterable[Finding]:
         yield _finding("note", "unmeasured", summary, float(figures.unmeasured), 0.0)
 
 
-def _from(severity: Severity, reason: str, summary: str, passing: Sequence[Shirk]) -> Finding:
+def _from(severity: Severity, reason: str, summary: str, passing: Sequence[DegenerateSolution]) -> Finding:
     names = tuple(dict.fromkeys(s.name for s in passing if s.name))
     text = summary.format(", ".join(names)) if "{}" in summary else ": ".join((summary, ", ".join(names))).rstrip(": ")
     mended = all(s.mended for s in passing)
@@ -145,5 +157,5 @@ def _finding(
                    mended=mended)  # fmt: skip
 
 
-def _label(shirk: Shirk) -> str:
-    return f"{shirk.kind} {shirk.name}".strip()
+def _label(degenerate_solution: DegenerateSolution) -> str:
+    return f"{degenerate_solution.kind} {degenerate_solution.name}".strip()

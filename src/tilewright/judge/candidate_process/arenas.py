@@ -13,7 +13,7 @@ from ..wire import walks
 from ..wire.parts import TensorRef
 
 
-class Arenas:
+class MappedArenas:
     """By name. `descriptor`: of the memory that came with the request at hand; -1: none did."""
 
     __slots__ = ("_device", "_opened", "descriptor")  # no method can be hidden in an instance

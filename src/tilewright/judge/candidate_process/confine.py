@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import landlock, seccomp
-from .disk import View, grants
+from .disk import DiskView, grants
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
@@ -73,7 +73,7 @@ def confine(asked: Confinement) -> tuple[tuple[str, ...], tuple[str, ...]]:
     # Where /dev/shm is everybody's, results could outlive a cell in it; a CUDA driver may need it all the same.
     shared = "private shared memory" in taken.active or asked.device == "cuda"
     try:
-        view = View(own=(asked.own, *asked.also), hidden=asked.hidden, shared_memory=shared)
+        view = DiskView(own=(asked.own, *asked.also), hidden=asked.hidden, shared_memory=shared)
         had, lacking = landlock.restrict(grants(view, os.environ), alone=not asked.watched)
     except OSError as error:
         had, lacking = (), tuple(f"{name}: {error.strerror or error}" for name in landlock.PROTECTIONS)

@@ -15,7 +15,7 @@ from .timing import Copies, Seen
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class DealtOut:
     """Of one timed call: its slot, what it returned, and what it left of the state that it moves."""
 
     slot: int
@@ -36,8 +36,8 @@ class Dealt:
         self.slots = slots
         self.handed = handed
         self.moving = moving
-        self.last: Taken | None = None  # when the clock stopped
-        self.before: list[Taken] = []
+        self.last: DealtOut | None = None  # when the clock stopped
+        self.before: list[DealtOut] = []
         self.spare: Copies = ()  # copies whose memory may be used again
 
     def forget(self) -> None:
@@ -50,7 +50,7 @@ class Dealt:
 
     def take(self, slot: int, seen: Seen) -> None:
         """What the call on the slot returned, and, as it is now, what it left."""
-        self.last = Taken(slot, seen, self.moving.left())
+        self.last = DealtOut(slot, seen, self.moving.left())
 
     def step_on(self, *, keep: bool) -> None:
         """Before the next call of a row: the last result is kept beside those before it, or let go."""
@@ -61,7 +61,7 @@ class Dealt:
         else:
             self.forget()
 
-    def taken(self, number: int) -> Taken:
+    def taken(self, number: int) -> DealtOut:
         """A call in the row (-1: the last), which is handed over with the memory of its copies; all others are let
         go."""
         if self.last is None:

@@ -28,7 +28,7 @@ _KEYS = "ssh"  # the folder of /etc whose name everybody may see and whose files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class DiskView:
     """`own`: what may be written, the cell's private folder first; `hidden`: files and folders that must not be read,
     whatever they lie in; `shared_memory`: whether /dev/shm may be written."""
 
@@ -37,7 +37,7 @@ class View:
     shared_memory: bool
 
 
-def grants(view: View, environment: Mapping[str, str]) -> tuple[Grant, ...]:
+def grants(view: DiskView, environment: Mapping[str, str]) -> tuple[Grant, ...]:
     """All that a cell with this environment may open."""
     needed = _resolved([*_SYSTEM, sys.prefix, sys.base_prefix, *_mapped()])
     hidden = _hidden(view, needed)
@@ -86,7 +86,7 @@ def _settings() -> Iterator[str]:
             yield entry.path
 
 
-def _hidden(view: View, needed: Sequence[Path]) -> dict[Path, frozenset[Path]]:
+def _hidden(view: DiskView, needed: Sequence[Path]) -> dict[Path, frozenset[Path]]:
     """What must not be read, each with what it lies in. A hidden file takes its folder with it, unless programs lie
     in that."""
     found = {Path("/"), Path("/root"), Path("/home"), Path("/tmp"), Path("/var/tmp")}

@@ -30,6 +30,6 @@ def fenced(tensor: Tensor, *, before: bool = False) -> Tensor:
         if libc.mprotect(ctypes.c_void_p(wall), ctypes.c_size_t(page), 0):
             raise OSError(ctypes.get_errno(), "mprotect")
     start = base + page if before else (end - size) // _ALIGNED * _ALIGNED
-    room = (ctypes.c_uint8 * size).from_address(start)
-    flat = torch.frombuffer(room, dtype=torch.uint8).view(tensor.dtype)
+    memory = (ctypes.c_uint8 * size).from_address(start)
+    flat = torch.frombuffer(memory, dtype=torch.uint8).view(tensor.dtype)
     return flat.as_strided(tensor.shape, tensor.stride()).copy_(tensor)

@@ -24,11 +24,11 @@ import torch._dynamo  # tracing would import it, for seconds in each cell; _indu
 
 from ..wire import calls as wire
 from ..wire.channel import Channel
-from . import porter
+from . import channel_thread as porter
 from .confine import Confinement, adopt_orphans, close_memory, confine
 from .load import installed_paths
-from .session import Session
-from .shelf import hiding_place, put_away
+from .module_stash import hiding_place, put_away
+from .session import CandidateSession
 from .tripwire import Tripwire, own_modules
 
 _MOST_BYTES = 1 << 20  # of a request to the server
@@ -73,7 +73,6 @@ def forked(control: socket.socket) -> tuple[socket.socket, int]:
 
 def _branched(control: int) -> socket.socket:
     """Become a server of references' cells, which share the pages of what they run on as all cells share torch's."""
-    from ..reference_process import session as session  # for all that it forks
 
     os.setsid()
     adopt_orphans()
@@ -140,10 +139,10 @@ def _setup_line(end: socket.socket) -> dict[str, Any]:
     return found
 
 
-def _session(device: str, *, of_candidate: bool) -> tuple[Session, Mapping[str, type]]:
+def _session(device: str, *, of_candidate: bool) -> tuple[CandidateSession, Mapping[str, type]]:
     """With the messages that it understands."""
     if of_candidate:
-        return Session(device), wire.KINDS
+        return CandidateSession(device), wire.KINDS
     from ..reference_process.session import ReferenceSession
     from ..wire.messages import KINDS
 
@@ -175,7 +174,7 @@ def opened(end: socket.socket, server: int) -> Iterator[Any]:
         porter.refuse_searches(channel)
         put_away(place)
         tripwire = Tripwire(session, ours)  # after that, which puts something of ours among what finds modules
-    letters = porter.letters(channel, session, tripwire)
+    requests = porter.requests(channel, session, tripwire)
     gc.collect()
     gc.freeze()  # a collection walks what came after torch alone: microseconds, not a tenth of a second
-    return letters
+    return requests

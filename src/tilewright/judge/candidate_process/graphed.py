@@ -17,7 +17,7 @@ _entered = torch.cuda.stream
 _CALLS_BEFORE = 2  # what is planned, built or chosen at the first call is no part of a graph
 
 
-class Recorded:
+class RecordedGraph:
     """See the module's docstring. Raises CodeRaised("not_capturable") where the call can't be recorded."""
 
     __slots__ = ("_events", "_graph", "seen")

@@ -14,7 +14,7 @@ from .load import CodeRaised, blaming
 from .timing import Parts, Seen
 
 
-class Held:
+class HeldModule:
     """Tensors by tag, and the parts that stand for large ones."""
 
     __slots__ = ("_samples", "_tensors")  # no method can be hidden in an instance

@@ -1,7 +1,7 @@
 """What can have the code under test called back between two steps of the cell's own, and how each is looked at.
 
 Tracers, profilers, monitors (Python 3.12), handlers of signals, past Python too, timers, torch's own hook into frames.
-Hooks of audits can't be listed: a cell lets none be added (judge.candidate_process.porter)."""
+Hooks of audits can't be listed: a cell lets none be added (judge.candidate_process.channel thread)."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from ..wire.calls import Fault
+from ..wire.calls import FaultReply
 
 EXCERPT_BYTES = 4000
 _RUNTIME = ("torch", "cutlass", "tvm_ffi")  # that of the DSL sets a handler of signals, wherever it was installed
@@ -30,8 +30,8 @@ class CodeRaised(Exception):
         self.summary = summary
         self.excerpt = excerpt
 
-    def fault(self) -> Fault:
-        return Fault(by_code=True, reason=self.reason, summary=self.summary, excerpt=self.excerpt)
+    def fault(self) -> FaultReply:
+        return FaultReply(by_code=True, reason=self.reason, summary=self.summary, excerpt=self.excerpt)
 
 
 @contextmanager

@@ -9,10 +9,10 @@ import torch
 from ..memory import driver
 from ..wire import calls as wire
 from . import profile
-from .arenas import Arenas
-from .graphed import Recorded
+from .arenas import MappedArenas
+from .graphed import RecordedGraph
 from .load import blaming
-from .subject import Subject
+from .subject import CandidateSubject
 from .timing import Timer
 from .unjoined import leaves_streams
 
@@ -22,11 +22,11 @@ class Looks:
 
     __slots__ = ("_arenas", "_recorded", "_subject", "_timer")  # no method can be hidden in an instance
 
-    def __init__(self, subject: Subject, arenas: Arenas, timer: Timer) -> None:
+    def __init__(self, subject: CandidateSubject, arenas: MappedArenas, timer: Timer) -> None:
         self._subject = subject
         self._arenas = arenas
         self._timer = timer
-        self._recorded: Recorded | None = None
+        self._recorded: RecordedGraph | None = None
 
     def forget(self) -> None:
         """Let what was recorded go."""
@@ -51,15 +51,15 @@ class Looks:
             return wire.Profiled(spent=seen)
         return wire.Profiled(spent=seen, launches=len(seen), launch_ns=profile.launch_ns())
 
-    def capture(self, request: wire.Capture) -> wire.Captured:
+    def capture(self, request: wire.CaptureRequest) -> wire.CaptureReply:
         ready = self._subject.bound(request.args, self._arenas.read(request.inputs))
         with self._subject.grad_mode():
-            return wire.Captured(leaves_streams=leaves_streams(lambda: ready()()))
+            return wire.CaptureReply(leaves_streams=leaves_streams(lambda: ready()()))
 
     def record_graph(self, request: wire.RecordGraph) -> None:
         ready = self._subject.bound(request.args, self._arenas.read(request.inputs))
         with self._subject.grad_mode(), blaming("raised", "forward raised"):
-            self._recorded = Recorded(lambda: ready()())
+            self._recorded = RecordedGraph(lambda: ready()())
 
     def replay_graph(self, request: wire.ReplayGraph) -> wire.GraphReplayed:
         if self._recorded is None:

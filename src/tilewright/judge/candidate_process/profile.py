@@ -18,7 +18,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from ..memory import driver
-from ..wire.parts import Spent
+from ..wire.parts import SpentClocks
 
 _REST = "outside torch's operators"  # on the CPU: the call's time in which no operator of torch was at work
 _LONGEST_NAME = 1000
@@ -41,7 +41,7 @@ def launch_ns() -> float:
     return median(batches)
 
 
-def spent(device: str, call: Callable[[], Any], *, launches: bool = False) -> tuple[Spent, ...]:
+def spent(device: str, call: Callable[[], Any], *, launches: bool = False) -> tuple[SpentClocks, ...]:
     """The entries of one call, the longest first; names may repeat. On the CPU a first profile warms the profiler up;
     a GPU keeps the time of its kernels itself. `launches`: with what each took of a multiprocessor."""
     activity = ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU
@@ -57,11 +57,11 @@ def spent(device: str, call: Callable[[], Any], *, launches: bool = False) -> tu
     return tuple(sorted(found, key=lambda s: -s.ns)[:_MOST_NAMES])
 
 
-def _listed(seen: profile, device: str) -> list[Spent]:
+def _listed(seen: profile, device: str) -> list[SpentClocks]:
     on_gpu = device == "cuda"
     wanted = "CUDA" if on_gpu else "CPU"
     return [
-        Spent(
+        SpentClocks(
             name=e.name[:_LONGEST_NAME], ns=1e3 * float(e.self_device_time_total if on_gpu else e.self_cpu_time_total)
         )
         for e in seen.events() or ()
@@ -69,7 +69,7 @@ def _listed(seen: profile, device: str) -> list[Spent]:
     ]
 
 
-def _traced(seen: profile) -> list[Spent]:
+def _traced(seen: profile) -> list[SpentClocks]:
     """From the trace, which holds more of a launch than the profiler's own list."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "trace.json")
@@ -79,10 +79,10 @@ def _traced(seen: profile) -> list[Spent]:
     return [launch_of(event) for event in trace["traceEvents"] if event.get("cat") in _ON_GPU]
 
 
-def launch_of(event: dict[str, Any]) -> Spent:
+def launch_of(event: dict[str, Any]) -> SpentClocks:
     """A kernel, a copy or a fill, as the trace tells of it."""
     told = event.get("args", {})
-    return Spent(
+    return SpentClocks(
         name=str(event["name"])[:_LONGEST_NAME], ns=1e3 * float(event["dur"]),
         registers=int(told.get("registers per thread", 0)), shared_bytes=int(told.get("shared memory", 0)),
         threads=prod(map(int, told.get("block", (0,)))), ctas=prod(map(int, told.get("grid", (0,)))),

@@ -35,7 +35,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("facts", "judge")
 
 
-class Shelf(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class ModuleStash(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds the modules of `judge` and `facts` in memory: they are read before the disk is closed."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ def main() -> None:
     os.environ["HOME"] = setup.get("home", os.environ.get("HOME", ""))
     for name, value in setup["environment"]:
         os.environ.setdefault(name, value)
-    Shelf()
+    ModuleStash()
     # No namespaces: the tool beside us talks to this process. It is our parent, and we die with it.
     confine(
         Confinement(
@@ -84,13 +84,13 @@ def main() -> None:
     from .fence import fenced
     from .load import load_candidate
     from .state import write_state
-    from .subject import Subject
+    from .subject import CandidateSubject
 
     device = setup["device"]
     recorded = torch.load(folder / RECORDED, weights_only=True)
     init, state, inputs = ([t.to(device) for t in recorded[part]] for part in ("init", "state", "inputs"))
     make, _ = load_candidate(str(folder / "candidate"), setup["entry"])
-    subject = Subject(device)
+    subject = CandidateSubject(device)
     subject.construct(
         values.bound(make, values.decode(setup["init"], init)),
         int(setup["seed"]),

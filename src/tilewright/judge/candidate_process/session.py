@@ -1,4 +1,4 @@
-"""A Session: the state of one cell and how each request changes it."""
+"""A CandidateSession: the state of one cell and how each request changes it."""
 
 from __future__ import annotations
 
@@ -12,48 +12,64 @@ from typing import Any
 from ..memory import driver
 from ..wire import calls as wire
 from . import values
-from .arenas import Arenas
+from .arenas import MappedArenas
 from .collector import keep_what_is_there
 from .load import EXCERPT_BYTES, CodeRaised, blaming, is_out_of_memory, last_line, load_candidate
 from .looks import Looks
 from .modes import require_no_modes
 from .moving import read_attributes
-from .state import State, hidden_specs, state_specs
-from .subject import Subject, poisoned
-from .timed import TimedCalls
+from .state import MovingState, hidden_specs, state_specs
+from .subject import CandidateSubject, poisoned
+from .timed import CallTimer
 from .timing import Timer
 
-Letter = tuple[Any, int]  # a request and the descriptor that came with it, -1 for none
+Request = tuple[Any, int]  # a request and the descriptor that came with it, -1 for none
 
 
-class Session:
+class CandidateSession:
     """Answers requests. What the code under test raises becomes Fault(by_code=True); what anything else raises becomes
     Fault(by_code=False). It knows nothing of the channel: frames of the code under test lead here."""
 
     def __init__(self, device: str) -> None:
         self._device = device
-        self._arenas = Arenas(device)
-        self._subject = Subject(device)
+        self._arenas = MappedArenas(device)
+        self._subject = CandidateSubject(device)
         self._timer = Timer(device)
-        self._state = State(self._subject, self._arenas)
-        self._timed = TimedCalls(self._subject, self._arenas, self._timer)
+        self._state = MovingState(self._subject, self._arenas)
+        self._timed = CallTimer(self._subject, self._arenas, self._timer)
         self._looks = Looks(self._subject, self._arenas, self._timer)
         self._make: type | None = None
         self._entry_module: Any = None
         state, timed, looks = self._state, self._timed, self._looks
-        self._answers: Mapping[type, Callable[[Any], Any]] = MappingProxyType({
-            wire.MapArena: self._arenas.map, wire.UnmapArena: self._unmap,
-            wire.LoadCandidate: self._load_candidate, wire.Construct: self._construct,
-            wire.StoreState: state.store, wire.LoadState: state.load, wire.CompareState: state.compare,
-            wire.ReadAttributes: state.read_attributes, wire.MarkState: state.mark,
-            wire.Call: self._call, wire.Store: self._store, wire.Drop: self._drop,
-            wire.Deal: timed.deal, wire.Lay: timed.lay,
-            wire.Clear: timed.clear, wire.TimedCall: timed.call, wire.TimedCalls: timed.calls,
-            wire.HoldTimed: timed.hold,
-            wire.Configure: self._configure, wire.CountFallbacks: self._count_fallbacks,
-            wire.Profile: looks.profile, wire.Peak: looks.peak,
-            wire.Capture: looks.capture, wire.RecordGraph: looks.record_graph, wire.ReplayGraph: looks.replay_graph,
-        })  # fmt: skip
+        self._answers: Mapping[type, Callable[[Any], Any]] = MappingProxyType(
+            {
+                wire.MapArena: self._arenas.map,
+                wire.UnmapArena: self._unmap,
+                wire.LoadCandidate: self._load_candidate,
+                wire.Construct: self._construct,
+                wire.StoreState: state.store,
+                wire.LoadState: state.load,
+                wire.CompareState: state.compare,
+                wire.ReadAttributes: state.read_attributes,
+                wire.MarkState: state.mark,
+                wire.CallRequest: self._call,
+                wire.StoreRequest: self._store,
+                wire.Drop: self._drop,
+                wire.Deal: timed.deal,
+                wire.Lay: timed.lay,
+                wire.Clear: timed.clear,
+                wire.TimedCall: timed.call,
+                wire.TimedCalls: timed.calls,
+                wire.HoldTimed: timed.hold,
+                wire.Configure: self._configure,
+                wire.CountFallbacks: self._count_fallbacks,
+                wire.Profile: looks.profile,
+                wire.Peak: looks.peak,
+                wire.CaptureRequest: looks.capture,
+                wire.RecordGraph: looks.record_graph,
+                wire.ReplayGraph: looks.replay_graph,
+            }
+        )
         if device == "cuda":
             driver.synchronize()  # brings the context up now, so that a spare cell is ready when it is needed
 
@@ -69,8 +85,8 @@ class Session:
         found += [(self._state, n) for n in ("_arenas", "_subject")]
         return *found, (self._subject, "held"), (self._arenas, "_opened")
 
-    def answer(self, letter: Letter) -> Any:
-        request, self._arenas.descriptor = letter
+    def answer(self, request: Request) -> Any:
+        request, self._arenas.descriptor = request
         try:
             answer = self._answers[type(request)](request) or wire.Done()
             require_no_modes()
@@ -78,7 +94,7 @@ class Session:
         except CodeRaised as error:
             return error.fault()
         except BaseException as error:  # the boundary of the process: recorded and told
-            return wire.Fault(
+            return wire.FaultReply(
                 by_code=False,
                 reason="out_of_memory" if is_out_of_memory(error) else "cell_error",
                 summary=f"{type(error).__name__}: {last_line(error)}"[:500],
@@ -111,7 +127,7 @@ class Session:
 
     # ---- calling
 
-    def _call(self, request: wire.Call) -> wire.Called:
+    def _call(self, request: wire.CallRequest) -> wire.Called:
         inputs = self._arenas.read(request.inputs)
         with poisoned(self._device, request.poison_bytes):
             return self._subject.call(
@@ -119,7 +135,7 @@ class Session:
                 unlike=request.unlike,
             )  # fmt: skip
 
-    def _store(self, request: wire.Store) -> None:
+    def _store(self, request: wire.StoreRequest) -> None:
         held = self._subject.held
         with blaming("wrong_type", "reading an output raised"):
             self._arenas.write(request.refs, held.tensors(request.tag))

@@ -10,11 +10,11 @@ from torch import Tensor
 from ..memory.mapped import dtype_name, spec_of
 from ..wire import calls as wire
 from ..wire.parts import Mark, NamedSpec
-from .arenas import Arenas
+from .arenas import MappedArenas
 from .bits import fingerprint, words
 from .load import CodeRaised, blaming
 from .moving import hidden_tensors, read_attributes, tensor_at, write_attributes
-from .subject import Subject
+from .subject import CandidateSubject
 
 
 def named_state(module: torch.nn.Module) -> dict[str, Tensor]:
@@ -83,12 +83,12 @@ def _mark(name: str, tensor: Tensor, *, is_parameter: bool) -> Mark:
     )  # fmt: skip
 
 
-class State:
+class MovingState:
     """Answers the requests about the state of one subject."""
 
     __slots__ = ("_arenas", "_subject")  # no method can be hidden in an instance
 
-    def __init__(self, subject: Subject, arenas: Arenas) -> None:
+    def __init__(self, subject: CandidateSubject, arenas: MappedArenas) -> None:
         self._subject = subject
         self._arenas = arenas
 

@@ -1,5 +1,5 @@
-"""A Step: one call in training, forward and then backward, from given upstream gradients to gradients of all that
-wants them.
+"""A TrainingStep: one call in training, forward and then backward, from given upstream gradients to gradients of all
+that wants them.
 
 The upstream gradients are the last of the tensors that a call gets, one for every output that has a gradient, and the
 gradients are the last of what it gives. So a step is judged and timed like any other call.
@@ -42,7 +42,7 @@ def _key(item: tuple[Any, Any]) -> str:
     return str(item[0])
 
 
-class Step:
+class TrainingStep:
     """A module on one set of tensors, to be stepped any number of times. Gradients are taken by `.backward()` from a
     cleared `.grad`, as a training loop does it, so that hooks and gradients written in place count."""
 

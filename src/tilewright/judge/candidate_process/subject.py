@@ -1,4 +1,5 @@
-"""A Subject: one module under test in a cell. It constructs, takes state, is called, and keeps what it returned."""
+"""A CandidateSubject: one module under test in a cell. It constructs, takes state, is called, and keeps what it
+returned."""
 
 from __future__ import annotations
 
@@ -16,9 +17,9 @@ from torch import Tensor
 from ...facts.gradients import NO_GRADIENTS, Gradients
 from ..wire.calls import Called
 from . import values
-from .held import Held
+from .held import HeldModule
 from .load import CodeRaised, blaming
-from .step import Call, Step
+from .step import Call, TrainingStep
 from .timing import Seen
 
 _M_PERTURB = -6
@@ -67,7 +68,7 @@ def _place_of(tensor: Tensor) -> tuple[object, ...]:
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
-class Subject:
+class CandidateSubject:
     """See the module's docstring. Every method that runs code under test raises CodeRaised for its faults."""
 
     __slots__ = ("device", "forward", "gradients", "held", "module")  # no method can be hidden in an instance
@@ -77,7 +78,7 @@ class Subject:
         self.module: torch.nn.Module | None = None
         self.forward: Callable[..., Any] | None = None
         self.gradients = NO_GRADIENTS  # in training: every call is then a step
-        self.held = Held()
+        self.held = HeldModule()
 
     def construct(self, make: Callable[[], Any], seed: int, *, gradients: Gradients = NO_GRADIENTS) -> None:
         """Build the module; what was there before goes."""
@@ -103,7 +104,7 @@ class Subject:
         if self.forward is None:
             raise RuntimeError("no module was constructed")
         if self.gradients.outputs:
-            return partial(Step(self.built, self.forward, args_text, inputs, self.gradients).readied, phase)
+            return partial(TrainingStep(self.built, self.forward, args_text, inputs, self.gradients).readied, phase)
         call = values.bound(self.forward, values.decode(args_text, inputs))
         return lambda: call
 
@@ -122,7 +123,7 @@ class Subject:
         if not self.gradients.outputs or self.forward is None:
             return self.run(args_text, given), given
         step, other = (
-            Step(self.built, self.forward, args_text, tensors, self.gradients) if tensors else None
+            TrainingStep(self.built, self.forward, args_text, tensors, self.gradients) if tensors else None
             for tensors in (given, between)
         )
         assert step is not None

@@ -6,20 +6,20 @@ from collections.abc import Callable
 from functools import partial
 
 from ..wire import calls as wire
-from .arenas import Arenas
+from .arenas import MappedArenas
 from .dealt import Dealt
 from .load import blaming
 from .moving import Moving
-from .subject import Subject, first_moved, handed
+from .subject import CandidateSubject, first_moved, handed
 from .timing import Timer, repeated
 
 
-class TimedCalls:
+class CallTimer:
     """Answers the requests of timed calls on one subject."""
 
     __slots__ = ("_arenas", "_dealt", "_subject", "_timer")  # no method can be hidden in an instance
 
-    def __init__(self, subject: Subject, arenas: Arenas, timer: Timer) -> None:
+    def __init__(self, subject: CandidateSubject, arenas: MappedArenas, timer: Timer) -> None:
         self._subject = subject
         self._arenas = arenas
         self._timer = timer

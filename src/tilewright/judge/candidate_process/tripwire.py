@@ -21,7 +21,7 @@ import torch
 
 from .hooks import Standing
 from .load import CodeRaised
-from .session import Session
+from .session import CandidateSession
 
 _OF_TENSORS = (
     "__getitem__", "as_strided", "clone", "copy_", "data_ptr", "detach", "device", "dtype", "element_size", "fill_",
@@ -48,7 +48,7 @@ _OF_PYTHON = (
 class Tripwire:
     """Remembers on construction. `ours`: Tilewright's modules."""
 
-    def __init__(self, session: Session, ours: Sequence[types.ModuleType]) -> None:
+    def __init__(self, session: CandidateSession, ours: Sequence[types.ModuleType]) -> None:
         if not ours:
             raise RuntimeError("Tilewright's modules are put away already: nothing of them would be watched")
         self._session = session

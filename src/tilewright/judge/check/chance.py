@@ -34,7 +34,7 @@ _OFTEN, _REPEATED = 4, 3  # calls in which an element is not zero, and in which 
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class ChanceVerdict:
     """The figure in which two samples differ most. `t`: 0 where they are alike; infinite where a difference can't be
     chance."""
 
@@ -63,11 +63,11 @@ def is_constant(calls: Sequence[Tensor], slack: float) -> bool:
     return all(float((c.double() - first).norm()) <= slack * size for c in calls[1:])
 
 
-def compare(got: Sequence[Tensor], wanted: Sequence[Tensor], *, eps: float) -> Verdict:
+def compare(got: Sequence[Tensor], wanted: Sequence[Tensor], *, eps: float) -> ChanceVerdict:
     """The figure in which the candidate's calls (or its one call) differ most from the reference's; `eps` of their
     type."""
     if any(torch.equal(a, b) for a, b in pairwise(got)):
-        return Verdict("change from call to call", 0.0, 1.0, math.inf)
+        return ChanceVerdict("change from call to call", 0.0, 1.0, math.inf)
     if (strange := _never_given(got, wanted, eps)) is not None:
         return strange
     theirs, ours = _table(wanted, wanted, eps), _table(got, wanted, eps)
@@ -96,18 +96,18 @@ def deviations(got: Tensor, wanted: Sequence[Tensor]) -> Deviations:
     return Deviations([(mine - mean) * k for k in kinds], [(stacked - mean) * k for k in kinds])
 
 
-def compare_draws(one: Deviations, other: Deviations) -> Verdict:
+def compare_draws(one: Deviations, other: Deviations) -> ChanceVerdict:
     """Whether two calls, maybe on different inputs, drew the same: their deviations are alike as no two calls' of the
     reference are."""
     found = [_alike(*kind) for kind in zip(one.mine, other.mine, one.others, other.others, strict=True)]
     return max(found, key=lambda v: v.t)
 
 
-def _alike(one: Tensor, other: Tensor, ones: Tensor, others: Tensor) -> Verdict:
+def _alike(one: Tensor, other: Tensor, ones: Tensor, others: Tensor) -> ChanceVerdict:
     usual = _correlations(ones, others)
     got, mean = float(_correlations(one[None], other[None])), float(usual.mean())
     spread = max(float(usual.std()), 1 / math.sqrt(one.numel()))
-    return Verdict("correlation of two calls' draws", got, mean, max(0.0, got - mean) / spread)
+    return ChanceVerdict("correlation of two calls' draws", got, mean, max(0.0, got - mean) / spread)
 
 
 def _correlations(ones: Tensor, others: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ def _correlations(ones: Tensor, others: Tensor) -> Tensor:
     return (ones @ others.T) / sizes.clamp(min=torch.finfo(torch.float64).tiny)
 
 
-def _never_given(got: Sequence[Tensor], wanted: Sequence[Tensor], eps: float) -> Verdict | None:
+def _never_given(got: Sequence[Tensor], wanted: Sequence[Tensor], eps: float) -> ChanceVerdict | None:
     """An element which the reference gives as zero or as one other value, in all its calls, and the candidate several
     times as something else: a wrong place among millions, which no share shows. Asked only where no reference call
     would fail so against the others."""
@@ -136,7 +136,7 @@ def _never_given(got: Sequence[Tensor], wanted: Sequence[Tensor], eps: float) ->
         return None
     at = int(strange.reshape(-1).argmax())
     value = next(float(v) for g in got if (v := g.reshape(-1)[at]) != 0)
-    return Verdict(f"value of element {at}", value, float(low[0].reshape(-1)[at]), math.inf)
+    return ChanceVerdict(f"value of element {at}", value, float(low[0].reshape(-1)[at]), math.inf)
 
 
 def _table(calls: Sequence[Tensor], reference: Sequence[Tensor], eps: float) -> dict[str, list[float]]:
@@ -218,7 +218,7 @@ def _log(value: float) -> float:
     return math.log(value) if value > 0 else -745.0
 
 
-def _welch(name: str, got: Sequence[float], wanted: Sequence[float], *, elements: int, eps: float) -> Verdict:
+def _welch(name: str, got: Sequence[float], wanted: Sequence[float], *, elements: int, eps: float) -> ChanceVerdict:
     """Welch's t of two samples; of one value against a sample, as if it came from one that varies alike. Shares vary at
     least as the shares of independent elements would; differences that rounding makes count as none."""
     b, spread_b = _moments(wanted)
@@ -229,7 +229,7 @@ def _welch(name: str, got: Sequence[float], wanted: Sequence[float], *, elements
     excess = max(0.0, abs(a - b) - 64 * eps)
     error = math.sqrt(spread_a / len(got) + spread_b / len(wanted))
     t = 0.0 if excess == 0.0 else math.inf if error == 0.0 else excess / error
-    return Verdict(name, a, b, t if math.isfinite(a) or not math.isfinite(b) else math.inf)
+    return ChanceVerdict(name, a, b, t if math.isfinite(a) or not math.isfinite(b) else math.inf)
 
 
 def _moments(sample: Sequence[float]) -> tuple[float, float]:

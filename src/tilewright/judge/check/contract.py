@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ...facts.outcome import OutputError
 from ...facts.problem import Precision
-from ..memory.room import Room
+from ..memory.case_memory import CaseMemory
 from ..wire import messages as wire
 from . import metric
 from .locate import located
@@ -50,16 +50,18 @@ class _Tensors:
 class Contract:
     """One case's. `own`: the reference's errors, by case, family and output, as far as they are known."""
 
-    def __init__(self, room: Room, *, case: int, precision: Precision, own: OwnErrors) -> None:
-        self._room = room
+    def __init__(self, memory: CaseMemory, *, case: int, precision: Precision, own: OwnErrors) -> None:
+        self._memory = memory
         self._case = case
         self._precision: Precision = precision
         self._own = own
 
     def compare(self, trial: Trial, place: int, what: str = "", *, k: int = 0) -> Compared:
         """Hold the result in `place` against the truth on pool set `k`."""
-        room, compared = self._room, Compared()
-        results = zip(room.results(place), room.truths.truth(), room.truths.own(), room.truths.slack(), strict=True)
+        memory, compared = self._memory, Compared()
+        results = zip(
+            memory.results(place), memory.truths.truth(), memory.truths.own(), memory.truths.slack(), strict=True
+        )
         outputs = [_Tensors(*tensors) for tensors in results]
         doubtful: dict[int, metric.Distance] = {}
         for i, tensors in enumerate(outputs):
@@ -86,8 +88,8 @@ class Contract:
         keys = (self._case, trial.family, output), (0, OWN, output)
         own_norm, own_worst = map(max, zip(*(self._own.get(k, (0.0, 0.0)) for k in keys), strict=True))
         allowed_norm, allowed_worst = metric.allowance(
-            self._room.truths.own()[output].dtype, (own_norm, own_worst), self._precision,
-            length=self._room.described.longest_sum,
+            self._memory.truths.own()[output].dtype, (own_norm, own_worst), self._precision,
+            length=self._memory.described.longest_sum,
         )  # fmt: skip
         return OutputError(
             case=self._case, family=trial.family, output=output, norm=found.norm, worst=found.worst,
@@ -109,7 +111,7 @@ class Contract:
     ) -> Mapping[int, wire.Judged]:
         """The verdicts by the budgets of elements; where none can be had, what the plain contract says."""
         least = metric.CLASS_EPS.get(self._precision, 0.0)
-        found = self._room.truths.appeal(k, tuple(doubtful), place=place, seed=seed, least=least)
+        found = self._memory.truths.appeal(k, tuple(doubtful), place=place, seed=seed, least=least)
         if found.judged:
             compared.notes += [f"case {self._case}: judged {found.note}"] if found.note else []
             return dict(zip(doubtful, found.judged, strict=True))
@@ -121,7 +123,7 @@ class Contract:
     def _refusal(
         self, error: OutputError, tensors: _Tensors, found: metric.Distance, *, verdict: wire.Judged, what: str
     ) -> tuple[str, str]:
-        title = self._room.described.title(error.output)
+        title = self._memory.described.title(error.output)
         if tensors.slack is not None and not bool(tensors.value.any()):
             return "no_gradient", f"case {self._case}: the {title}{what} is missing or nought"
         value, plain = tensors.value, (tensors.value, tensors.truth, tensors.own)

@@ -46,7 +46,7 @@ class Findings:
             )
 
 
-class Refused(Exception):
+class RefusedByCheck(Exception):
     """Ends a check; carries the Failure."""
 
     def __init__(self, reason: str, summary: str, excerpt: str = "") -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 
 from ..client import CellFault
 from ..wire import messages as wire
-from .check import Refused
+from .check import RefusedByCheck
 from .plan import Trial, secret
 
 SHAPES = 3  # accepted variants of the shape; one more of the strides
@@ -121,11 +121,11 @@ def prime_below(number: int) -> int:
     return next((n for n in range(number - 1, 1, -1) if all(n % d for d in range(2, int(n**0.5) + 1))), 1)
 
 
-def refused(error: Refused, shapes: str) -> Refused:
+def refused(error: RefusedByCheck, shapes: str) -> RefusedByCheck:
     """The refusal, said to be of a hidden case."""
     failure = error.failure
     summary = f"hidden case, inputs of {shapes}: {failure.summary}"
-    return Refused(failure.reason, summary, failure.excerpt)
+    return RefusedByCheck(failure.reason, summary, failure.excerpt)
 
 
 def is_loud(fault: CellFault) -> bool:

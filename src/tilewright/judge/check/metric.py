@@ -258,7 +258,7 @@ def _scale(truth: Tensor) -> tuple[float, int]:
 
 
 def blocks(tensor: Tensor) -> Iterator[Tensor]:
-    """Pieces of a tensor in float64, since the whole may not fit beside itself; complex numbers as two."""
+    """Subproblems of a tensor in float64, since the whole may not fit beside itself; complex numbers as two."""
     flat = _flat(tensor)
     for start in range(0, flat.numel(), _BLOCK):
         yield flat[start : start + _BLOCK].double()

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from ...facts.problem import Precision
 from ..client import Cell
-from ..memory.room import Room
+from ..memory.case_memory import CaseMemory
 from ..wire import messages as wire
 from . import counterparts, metric
-from .findings import Findings, Refused
+from .findings import Findings, RefusedByCheck
 from .plan import spread_of
 
 _SLACK = 8.0  # of moved buffers, in units of the output floors
@@ -51,8 +51,8 @@ def shared_with(described: wire.Described, built: wire.Constructed) -> Shared:
 class CandidateState:
     """The parameters, buffers and plain attributes of one candidate on one case, which are given the reference's."""
 
-    def __init__(self, room: Room, cell: Cell, *, case: int, findings: Findings) -> None:
-        self.room, self.cell, self.case, self.findings = room, cell, case, findings
+    def __init__(self, memory: CaseMemory, cell: Cell, *, case: int, findings: Findings) -> None:
+        self.memory, self.cell, self.case, self.findings = memory, cell, case, findings
         self.shares = False  # whether the reference's state is loaded into it
         self.moved: tuple[str, ...] = ()  # of what the reference's calls move, what it shares
         self.attributes: tuple[str, ...] = ()
@@ -62,33 +62,33 @@ class CandidateState:
 
     def construct(self, seed: int) -> None:
         """Build the candidate's module and see whether the reference's state can be loaded into it."""
-        described = self.room.described
+        described = self.memory.described
         request = wire.Construct(
-            init=described.init, tensors=self.room.shared_init, seed=seed, gradients=described.gradients,
+            init=described.init, tensors=self.memory.shared_init, seed=seed, gradients=described.gradients,
             attributes=tuple(a.name for a in described.attributes),
         )  # fmt: skip
-        built = self.cell.ask(request, wire.Constructed, limit_s=self.room.limits.call_s)
+        built = self.cell.ask(request, wire.Constructed, limit_s=self.memory.limits.call_s)
         shared = shared_with(described, built)
         self.shares, self.moved, self.attributes = shared.whole, shared.moved, shared.attributes
         if shared.lacking:
             names = ", ".join(shared.lacking[:8])
             told = f"case {self.case}: calls of the reference move {names}, which the candidate does not have"
             if shared.lacks_what_shows:
-                raise Refused("wrong_state", f"{told}, though results hang on it")
+                raise RefusedByCheck("wrong_state", f"{told}, though results hang on it")
             self.findings.note(f"{told}: it is not compared")
         if self.shares:
-            places = zip(self.room.state.names, self.room.state.shared, strict=True)
-            fixed = set(self.room.state.names) - set(described.mutated_state)
+            places = zip(self.memory.state.names, self.memory.state.shared, strict=True)
+            fixed = set(self.memory.state.names) - set(described.mutated_state)
             self._places = tuple((n, r) for n, r in places if n in self.moved or n in fixed)
         elif described.state:
             self._find_counterparts()
 
     def _find_counterparts(self) -> None:
         """State under other names is told by what it holds when it is constructed."""
-        theirs = self.cell.ask(wire.MarkState(), wire.Marked, limit_s=self.room.limits.call_s)
-        mine = self.room.state.marks()
-        self._alike = () if self.room.described.mutated_state else counterparts.moved(mine, theirs.marks)
-        held = dict(zip(self.room.state.names, self.room.state.shared, strict=True))
+        theirs = self.cell.ask(wire.MarkState(), wire.Marked, limit_s=self.memory.limits.call_s)
+        mine = self.memory.state.marks()
+        self._alike = () if self.memory.described.mutated_state else counterparts.moved(mine, theirs.marks)
+        held = dict(zip(self.memory.state.names, self.memory.state.shared, strict=True))
         from_where = {m.key: held[m.name] for m in mine if m.key in self._alike}
         self._places = tuple((m.name, from_where[m.key]) for m in theirs.marks if m.key in from_where)
         count = sum(m.key in self._alike for m in mine)
@@ -97,17 +97,17 @@ class CandidateState:
             "what they held at first, the others are compared by equal seeds alone"
         )
 
-    def redraw(self, seed: int, *, brief: bool = False) -> None:
+    def redraw(self, seed: int, *, context: bool = False) -> None:
         """Move the reference's state, which the candidate is given by `load`. Pool set 0 must be drawn: masks and
         indices are moved as far as the reference bears it there. Under some seeds most elements stay, or all but a few:
         whoever looks at some of them alone takes the state for what it was."""
         if self.shares:
-            self.room.state.move(wire.Redraw(seed=seed, spread=spread_of(seed), brief=brief))
-            self.room.state.advance(seed % 3)
-            self._note_moved(self.room.state.rearrange(seed))
+            self.memory.state.move(wire.Redraw(seed=seed, spread=spread_of(seed), context=context))
+            self.memory.state.advance(seed % 3)
+            self._note_moved(self.memory.state.rearrange(seed))
         elif self._alike:
-            self.room.state.move(wire.RedrawAlike(seed=seed, keys=self._alike, spread=spread_of(seed)))
-            self._note_moved(self.room.state.rearrange(seed, self._alike))
+            self.memory.state.move(wire.RedrawAlike(seed=seed, keys=self._alike, spread=spread_of(seed)))
+            self._note_moved(self.memory.state.rearrange(seed, self._alike))
 
     def _note_moved(self, found: wire.Rearranged) -> None:
         self._rearranged = bool(found.moves)
@@ -119,22 +119,23 @@ class CandidateState:
         if not self._rearranged:
             return
         self._rearranged = False
-        self.room.state.move(wire.PutBack())
-        self.room.state.take()
+        self.memory.state.move(wire.PutBack())
+        self.memory.state.take()
         self.load()
 
     def load(self) -> None:
         """Give the candidate the reference's state as `State.take` found it: by its names, or by those of its
         counterparts; and plain values that the reference's calls move, those that the candidate has."""
-        given = tuple(a for a in self.room.state.attributes if a.name in self.attributes) if self.shares else ()
+        given = tuple(a for a in self.memory.state.attributes if a.name in self.attributes) if self.shares else ()
         if self._places or given:
             names, refs = tuple(n for n, _ in self._places), tuple(r for _, r in self._places)
             self.cell.do(wire.LoadState(names=names, refs=refs, attributes=given))
 
     def fetch(self) -> None:
-        """Have the buffers that calls move, as they are now in the candidate's cell, among what `Room.moved` shows."""
+        """Have the buffers that calls move, as they are now in the candidate's cell, among what `CaseMemory.moved`
+        shows."""
         if self.moved:
-            self.cell.do(wire.StoreState(names=self.moved, refs=self.room.state.after(self.moved)))
+            self.cell.do(wire.StoreState(names=self.moved, refs=self.memory.state.after(self.moved)))
 
     def left(self) -> tuple[wire.Attribute, ...]:
         """The plain values that calls move, as they are now."""
@@ -144,32 +145,32 @@ class CandidateState:
 
     def fetched(self) -> tuple[tuple[Tensor, Tensor], ...]:
         """Those buffers: the candidate's and the reference's."""
-        pairs = zip(self.room.described.mutated_state, self.room.truths.moved(), strict=True)
+        pairs = zip(self.memory.described.mutated_state, self.memory.truths.moved(), strict=True)
         return tuple((got.clone(), wanted.clone()) for name, (got, wanted, _) in pairs if name in self.moved)
 
     def require_kept(self) -> None:
-        """Raise Refused where calls have changed parameters or buffers that the reference's leave alone."""
+        """Raise RefusedByCheck where calls have changed parameters or buffers that the reference's leave alone."""
         if not self.shares:
             return
-        pairs = zip(self.room.state.names, self.room.state.shared, strict=True)
-        kept = [(name, ref) for name, ref in pairs if name not in self.room.described.mutated_state]
+        pairs = zip(self.memory.state.names, self.memory.state.shared, strict=True)
+        kept = [(name, ref) for name, ref in pairs if name not in self.memory.described.mutated_state]
         if not kept:
             return
         request = wire.CompareState(names=tuple(n for n, _ in kept), refs=tuple(r for _, r in kept))
         found = self.cell.ask(request, wire.ComparedState, limit_s=60.0).changed
-        if found and not self.room.state.holds_shared():
+        if found and not self.memory.state.holds_shared():
             told = "it writes to the memory from which it is given its state"
-            raise Refused("input_modified", f"case {self.case}: {told}")
+            raise RefusedByCheck("input_modified", f"case {self.case}: {told}")
         if found:
             told = f"the call changes {found[0][:80]}, which the reference leaves alone"
-            raise Refused("wrong_state", f"case {self.case}: {told}")
+            raise RefusedByCheck("wrong_state", f"case {self.case}: {told}")
 
 
-def misplaced(room: Room, names: Sequence[str], precision: Precision, *, specials: bool) -> str:
+def misplaced(memory: CaseMemory, names: Sequence[str], precision: Precision, *, specials: bool) -> str:
     """Which of the buffers is not, within some floors of the truth or twice as far from it as the reference's, where
     the reference has moved it, and by how much; "" where all are. `specials`: of inputs with NaN and infinities, of
     which an output need not make what the reference's does, a buffer need not either."""
-    for name, (got, wanted, truth) in zip(room.described.mutated_state, room.truths.moved(), strict=True):
+    for name, (got, wanted, truth) in zip(memory.described.mutated_state, memory.truths.moved(), strict=True):
         if name not in names:
             continue
         found, own = metric.distance(got, truth, wanted), metric.distance(wanted, truth, wanted)
@@ -184,9 +185,9 @@ def misplaced(room: Room, names: Sequence[str], precision: Precision, *, special
     return ""
 
 
-def miscounted(room: Room, attributes: Sequence[wire.Attribute]) -> str:
+def miscounted(memory: CaseMemory, attributes: Sequence[wire.Attribute]) -> str:
     """Which of these plain values is not what the reference's call has left, where that left one; "" where all are."""
-    left = {a.name: a.text for a in room.state.left_attributes}
+    left = {a.name: a.text for a in memory.state.left_attributes}
     for attribute in attributes:
         wanted = left.get(attribute.name, "")
         if wanted and attribute.text != wanted:

@@ -23,7 +23,7 @@ _CHUNK_PAGES = 4096
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 
 
-class Block:
+class EvictorBlock:
     """Sealed memory of random contents that nobody can write to or shorten; `data`, fp32 of shape (pages, words)."""
 
     def __init__(self, size_bytes: int) -> None:
@@ -43,9 +43,9 @@ class Block:
 
 
 @lru_cache(maxsize=1)
-def _block(size_bytes: int) -> Block:
+def _block(size_bytes: int) -> EvictorBlock:
     """One for all judges of the process, and for all cells: nobody can change it."""
-    return Block(size_bytes)
+    return EvictorBlock(size_bytes)
 
 
 class Evictor:

@@ -1,4 +1,4 @@
-"""The state of a reference's module: taken, given back, moved, and shared with the guests of a room."""
+"""The state of a reference's module: taken, given back, moved, and shared with the guests of a case memory."""
 
 from __future__ import annotations
 
@@ -6,19 +6,25 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from ..client import Cell, Limits
+from ..client import Cell, CellLimits
 from ..wire import messages as wire
-from .places import Arenas, Places, Refs
+from .places import CaseArenas, Refs, ResultPlaces
 from .sameness import same_bits
 
 
-class State:
+class CaseState:
     """Of the case that the reference has constructed. `names`: of its tensors, which lie in the order of `shared`;
     `attributes`: plain values that calls move, as `take` found them; `left_attributes`: as the reference's last call
     left them."""
 
     def __init__(
-        self, described: wire.Described, *, reference: Cell, arenas: Arenas, places: Places, limits: Limits
+        self,
+        described: wire.Described,
+        *,
+        reference: Cell,
+        arenas: CaseArenas,
+        places: ResultPlaces,
+        limits: CellLimits,
     ) -> None:
         self._described = described
         self._reference = reference
@@ -72,7 +78,7 @@ class State:
             start = wire.LoadState(names=(), refs=(), attributes=self._described.attributes)
             self._reference.do(start)
             for _ in range(calls):
-                call = wire.Call(
+                call = wire.CallRequest(
                     tag=0, args=self._described.args, inputs=self._places.pool[0], poison_bytes=(), seed=calls
                 )
                 self._reference.ask(call, wire.Called, limit_s=self._limits.call_s)

@@ -16,9 +16,9 @@ Refs = tuple[wire.TensorRef, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RoomSizes:
-    """How many pool sets, slots and places for results a room has. `tight`: implementations can't all keep their cached
-    memory."""
+class CaseMemorySizes:
+    """How many pool sets, slots and places for results a case memory has. `tight`: implementations can't all keep
+    their cached memory."""
 
     pool: int
     slots: int
@@ -27,7 +27,7 @@ class RoomSizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class ResultPlaces:
     """In the private arena: sets of inputs (`pool`), what the reference returned (`own`), the truth of that, how far
     gradients move (`slack`), its `state`, and of what calls move what they left and the truth of that. In the shared
     one: `slots`, places for `results`, the state, what is put back before each timed call (`before`, which is part of
@@ -56,7 +56,7 @@ def as_returned(described: wire.Described) -> tuple[TensorSpec, ...]:
     return tuple(contiguous(o.spec.shape, o.spec.dtype) for o in described.outputs)
 
 
-def laid_out(described: wire.Described, sizes: RoomSizes) -> Places:
+def laid_out(described: wire.Described, sizes: CaseMemorySizes) -> ResultPlaces:
     inputs, outputs = Layout(described.inputs), Layout(as_returned(described))
     truths = Layout(tuple(_as_f64(s) for s in outputs.specs))
     state = Layout(tuple(contiguous(s.spec.shape, s.spec.dtype) for s in described.state))
@@ -78,7 +78,7 @@ def laid_out(described: wire.Described, sizes: RoomSizes) -> Places:
     results = tuple(shared.take(outputs) for _ in range(sizes.results))
     shared_state, after = shared.take(state), shared.take(moved)
     init = shared.take(Layout(tuple(contiguous(s.shape, s.dtype) for s in described.init_tensors)))
-    return Places(
+    return ResultPlaces(
         pool=pool, own=own, truth=truth, slack=slack_at, state=state_at, moved=moved_at, moved_truth=moved_truth,
         slots=tuple(slots), results=results, shared_state=shared_state, after=after, init=init,
         before=tuple(shared_state[i] for i in mutated), private_bytes=private.size_bytes,
@@ -106,10 +106,10 @@ def _as_f64(spec: TensorSpec) -> TensorSpec:
     return contiguous(spec.shape, "f64" if is_float else spec.dtype)
 
 
-class Arenas:
+class CaseArenas:
     """Both arenas of a case, as the judge sees them."""
 
-    def __init__(self, places: Places, device: str) -> None:
+    def __init__(self, places: ResultPlaces, device: str) -> None:
         self.device = device
         self.private = Arena("private", places.private_bytes, device)
         try:

@@ -13,7 +13,7 @@ from ..client import Cell, CellFault
 from ..timing.interleave import MOST_CALLS
 from ..wire import messages as wire
 from .arena import bytes_of
-from .places import RoomSizes
+from .places import CaseMemorySizes
 
 _CELL_SHARE = 0.7
 _MIN_CELL_BYTES = 2 << 30
@@ -118,27 +118,27 @@ def evicts_all(size_bytes: int, machine: Machine) -> bool:
     return size_bytes >= _LEAST_TIMES_CACHE * machine.cache_bytes
 
 
-def check_room_sizes(described: wire.Described, target: Target) -> RoomSizes:
+def check_memory_sizes(described: wire.Described, target: Target) -> CaseMemorySizes:
     """For checking: a second slot, another address for the same contents, and a second place for results, where there
     is room."""
     inputs, outputs = _sizes(described)
     free = _to_plan_with(target) - 2 * inputs - _work_bytes(described) - 4 * outputs  # one of each
     if free >= outputs + inputs:
-        return RoomSizes(pool=1, slots=2, results=2)
-    return RoomSizes(pool=1, slots=1, results=2 if free >= 2 * outputs else 1)
+        return CaseMemorySizes(pool=1, slots=2, results=2)
+    return CaseMemorySizes(pool=1, slots=1, results=2 if free >= 2 * outputs else 1)
 
 
-def timing_room_sizes(described: wire.Described, target: Target) -> RoomSizes:
+def timing_memory_sizes(described: wire.Described, target: Target) -> CaseMemorySizes:
     """For timing, a pool set for each slot at least: as many as fit beside all implementations' results and the truth;
     and of small inputs one for each call of a burst."""
     inputs, outputs = _sizes(described)
-    room = _to_plan_with(target) - 5 * outputs - 3 * _work_bytes(described)
-    fitting = [s for s in ((3, 3), (2, 2), (1, 1)) if sum(s) * inputs <= room]
+    memory = _to_plan_with(target) - 5 * outputs - 3 * _work_bytes(described)
+    fitting = [s for s in ((3, 3), (2, 2), (1, 1)) if sum(s) * inputs <= memory]
     if fitting:
         pool, slots = fitting[0]
-        plenty = min(_POOL_BYTES[target], room // 2 - slots * inputs) // max(1, inputs)
-        return RoomSizes(pool=max(pool, min(MOST_CALLS, plenty)), slots=slots, results=2)
-    return RoomSizes(pool=1, slots=1, results=1, tight=True)
+        plenty = min(_POOL_BYTES[target], memory // 2 - slots * inputs) // max(1, inputs)
+        return CaseMemorySizes(pool=max(pool, min(MOST_CALLS, plenty)), slots=slots, results=2)
+    return CaseMemorySizes(pool=1, slots=1, results=1, tight=True)
 
 
 def _work_bytes(described: wire.Described) -> int:

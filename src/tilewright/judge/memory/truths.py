@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from torch import Tensor
 
-from ..client import Cell, CellFault, Limits
+from ..client import Cell, CellFault, CellLimits
 from ..wire import messages as wire
-from .moved import State
-from .places import Arenas, Places
+from .moved import CaseState
+from .places import CaseArenas, ResultPlaces
 
 T = TypeVar("T")
 _APPEAL, _SLOWER = 2.0, 4.0  # times what a call may take: some thirty in float64; and of a slow or busy machine
@@ -32,8 +32,8 @@ class Truths:
     """Of one case, for the last set of inputs that was asked for."""
 
     def __init__(
-        self, described: wire.Described, state: State, *, reference: Cell, arenas: Arenas, places: Places,
-        limits: Limits,
+        self, described: wire.Described, state: CaseState, *, reference: Cell, arenas: CaseArenas, places: ResultPlaces,
+        limits: CellLimits,
     ) -> None:  # fmt: skip
         self._described = described
         self._state = state
@@ -44,9 +44,11 @@ class Truths:
 
     def call(self, k: int, *, seed: int) -> None:
         """The reference's own result on pool set `k`; its state is as before afterwards."""
-        call = wire.Call(tag=0, args=self._described.args, inputs=self._places.pool[k], poison_bytes=(), seed=seed)
+        call = wire.CallRequest(
+            tag=0, args=self._described.args, inputs=self._places.pool[k], poison_bytes=(), seed=seed
+        )
         self._reference.ask(call, wire.Called, limit_s=self._limits.call_s)
-        self._reference.do(wire.Store(tag=0, refs=self._places.own))
+        self._reference.do(wire.StoreRequest(tag=0, refs=self._places.own))
         self._state.take_left()
         self._reference.do(wire.Drop())
 

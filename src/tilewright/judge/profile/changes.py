@@ -10,7 +10,7 @@ from ...facts.outcome import Launches
 from ...facts.problem import Target
 from ...facts.profile import Diagnosis, KernelProfile, Limit
 from .counters import Advice
-from .limits import BUSY, USED, Call, rates
+from .limits import BUSY, USED, ProfiledCall, rates
 from .origins import OWN
 
 MOST = 3
@@ -43,9 +43,13 @@ Idea = tuple[float, str]  # the share of the call's time that it may win, and wh
 
 
 def diagnosis(
-    kernels: Sequence[KernelProfile], call: Call, *, launches: Launches | None = None, advice: Sequence[Advice] = (),
+    kernels: Sequence[KernelProfile],
+    call: ProfiledCall,
+    *,
+    launches: Launches | None = None,
+    advice: Sequence[Advice] = (),
     notes: Sequence[str] = (),
-) -> Diagnosis:  # fmt: skip
+) -> Diagnosis:
     """What limits the call, and what to change; `advice` is of the longest kernel."""
     ranked = sorted(kernels, key=lambda k: -k.ns)
     total = max(call.ns, sum(k.ns for k in ranked))
@@ -65,7 +69,7 @@ def diagnosis(
     )  # fmt: skip
 
 
-def of_operators(longest: Sequence[KernelProfile], call: Call, target: Target = "cpu") -> Diagnosis:
+def of_operators(longest: Sequence[KernelProfile], call: ProfiledCall, target: Target = "cpu") -> Diagnosis:
     """Of a call on the CPU, where torch's operators are all that is seen."""
     memory, products = rates(call)
     ideas: list[Idea] = []
@@ -86,7 +90,7 @@ def of_operators(longest: Sequence[KernelProfile], call: Call, target: Target = 
     return Diagnosis(limit=told, kernels=tuple(longest), changes=tuple(text for _, text in best))
 
 
-def _limit(ranked: Sequence[KernelProfile], call: Call, launches: Launches | None) -> str:
+def _limit(ranked: Sequence[KernelProfile], call: ProfiledCall, launches: Launches | None) -> str:
     if not ranked:
         return "no kernel was seen"
     if launches is not None and launches.ns > call.ns > 0:
@@ -96,7 +100,7 @@ def _limit(ranked: Sequence[KernelProfile], call: Call, launches: Launches | Non
     return f"{first.title}{share} is limited by {_WORDS[first.limit]}"
 
 
-def _of_the_call(ranked: Sequence[KernelProfile], call: Call, launches: Launches | None) -> Iterator[Idea]:
+def _of_the_call(ranked: Sequence[KernelProfile], call: ProfiledCall, launches: Launches | None) -> Iterator[Idea]:
     if launches is not None and launches.count > 1 and call.ns > 0:
         yield (
             min(0.9, max(0.0, 1 - call.ns / launches.ns)),

@@ -30,7 +30,7 @@ REST = "integers, moves and conversions"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
+class SourceCode:
     """One kernel: what it takes of a multiprocessor, and its instructions by class (counts, the most first; () where
     there was no disassembler). `threads` of a CTA; 0: not known."""
 

@@ -12,8 +12,8 @@ from ...facts.devices import device_of
 from ...facts.machine import Machine
 from ...facts.problem import Work
 from ...facts.profile import HotSpot, KernelProfile, Limit, Measure
-from ..wire.messages import Spent
-from .code import Code
+from ..wire.messages import SpentClocks
+from .code import SourceCode
 from .counters import Counted
 from .origins import origin
 
@@ -53,7 +53,7 @@ _SHOWN = (
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ProfiledCall:
     """What is known of the call whose kernels are judged."""
 
     machine: Machine
@@ -113,7 +113,7 @@ def stalls(launch: Counted) -> tuple[Measure, ...]:
     return tuple(sorted((m for m in told if m.value >= 5), key=lambda m: -m.value))
 
 
-def by_launches(launches: Sequence[Spent], call: Call) -> KernelProfile:
+def by_launches(launches: Sequence[SpentClocks], call: ProfiledCall) -> KernelProfile:
     """One kernel as the driver tells of its launches (all alike), without counters: its time, and what a launch took of
     a multiprocessor. Rates are known of the whole call alone, so they say what limits a kernel that has most of it."""
     one, ns = launches[0], sum(s.ns for s in launches)
@@ -136,7 +136,7 @@ def by_launches(launches: Sequence[Spent], call: Call) -> KernelProfile:
     )  # fmt: skip
 
 
-def _of_a_launch(one: Spent, device: Device) -> list[Measure]:
+def _of_a_launch(one: SpentClocks, device: Device) -> list[Measure]:
     found = [
         Measure(name="registers a thread", value=one.registers),
         Measure(name="shared memory a CTA", value=one.shared_bytes, unit="byte"),
@@ -154,7 +154,7 @@ def occupancy(registers: int, threads: int, shared_bytes: int, device: Device) -
     return [Measure(name="occupancy that it could have", value=100 * held * threads / device.threads, unit="%")]
 
 
-def rates(call: Call) -> tuple[Measure, Measure]:
+def rates(call: ProfiledCall) -> tuple[Measure, Measure]:
     """The call's least traffic and its products, each over its time, in % of what this machine was measured to do."""
     memory = call.work.bytes_moved / (call.ns * 1e-9) / call.machine.copy_bytes_per_s
     products = call.work.flops / (call.ns * 1e-9) / call.machine.rate(call.work.dtype) if call.work.flops else 0.0
@@ -164,7 +164,7 @@ def rates(call: Call) -> tuple[Measure, Measure]:
     )
 
 
-def by_code(code: Code, device: Device) -> KernelProfile:
+def by_code(code: SourceCode, device: Device) -> KernelProfile:
     """One kernel from its machine code: what it takes of a multiprocessor, and what its instructions are."""
     evidence = [
         Measure(name="registers a thread", value=code.registers),

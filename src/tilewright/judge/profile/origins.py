@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from ...facts.problem import Target
-from ..wire.messages import Spent
+from ..wire.messages import SpentClocks
 
 OWN = "own"
 _LEAST_NS = 1e5  # of a call on the CPU: under it, Python's own time says more than the operators'
@@ -61,7 +61,7 @@ def origin(name: str, target: Target) -> str:
     return next((who for who, pattern in rules if pattern.match(head)), OWN)
 
 
-def shares(spent: Sequence[Spent], target: Target) -> tuple[tuple[str, float], ...]:
+def shares(spent: Sequence[SpentClocks], target: Target) -> tuple[tuple[str, float], ...]:
     """The share of the time by origin, the largest first; empty where nothing was seen, or too little to tell."""
     total = sum(s.ns for s in spent)
     if total <= 0 or (target == "cpu" and total < _LEAST_NS):

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..candidate_process.bits import words
 from ..candidate_process.moving import hidden_tensors, modules_of, text_of, write_attributes
 from ..candidate_process.state import named_state, write_state
-from ..candidate_process.subject import Subject
+from ..candidate_process.subject import CandidateSubject
 from ..memory.mapped import spec_of
 from ..wire.parts import Attribute, NamedSpec
 
@@ -31,7 +31,7 @@ def plain_attributes(root: torch.nn.Module) -> dict[str, str]:
 class Before:
     """Takes the state when it is made. `state`: what `state_dict` shows of it."""
 
-    def __init__(self, subject: Subject, state: Mapping[str, Tensor]) -> None:
+    def __init__(self, subject: CandidateSubject, state: Mapping[str, Tensor]) -> None:
         self._subject = subject
         self._shown = set(state)
         kept = hidden_tensors(subject.built) | dict(state)

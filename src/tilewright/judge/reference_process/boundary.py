@@ -43,7 +43,7 @@ _LARGEST = 1e30  # stands for infinity
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class MovedRows:
     """What to call the module on. `state`, by name, is empty unless the way led through the state. `turned`: how many
     of the `groups` lie beside a turn."""
 
@@ -55,27 +55,27 @@ class Moved:
 
 def approach(
     reference: Reference, args: str, inputs: Sequence[Tensor], *, seed: int, number: int = 0, state: bool = False
-) -> Moved:
+) -> MovedRows:
     """Inputs beside a turn, one output after the other by `number`; `inputs` are an own draw. Where no input can be
     moved and `state` says that it may be, parameters are; the module's own stay as they are, though."""
     way = _Way(reference, args, inputs, seed=seed)
     first = way.results_at(way.everywhere(0.0))
     output = _order(first)[number % len(first)]
     if first[output].numel() == 0 or first[output].is_complex():
-        return Moved(tuple(inputs), (), 0, 1)
+        return MovedRows(tuple(inputs), (), 0, 1)
     free = tuple(t.is_floating_point() and t.element_size() > 1 for t in inputs)
     free = tuple(f and not s.keeps_own for f, s in zip(free, reference.known.structures, strict=False)) or free
     draws = torch.Generator(device=first[output].device).manual_seed(seed)
     if any(free):
         return _through_inputs(way, free, first, output=output, draws=draws)
     if not state or not way.lead_through_state(seed + 1, times=1 + number % _MOST_TIMES):
-        return Moved(tuple(inputs), (), 0, 1)
+        return MovedRows(tuple(inputs), (), 0, 1)
     try:
         place, turned, _ = _place(way, output, draws)
         moved = way.state_at(place) if bool(turned) else ()
     finally:
         way.put_state_back()
-    return Moved(tuple(inputs), moved, int(turned), 1)
+    return MovedRows(tuple(inputs), moved, int(turned), 1)
 
 
 class _Way:
@@ -148,7 +148,7 @@ def _between(a: Tensor, b: Tensor, t: Tensor) -> Tensor:
 
 def _through_inputs(
     way: _Way, free: Sequence[bool], first: Sequence[Tensor], *, output: int, draws: torch.Generator
-) -> Moved:
+) -> MovedRows:
     """Groups that one second draw does not turn are tried with the next."""
     found = way.start
     done: Tensor | None = None
@@ -168,7 +168,7 @@ def _through_inputs(
         if smooth or int(done.sum()) >= min(done.numel(), _PLENTY):
             break
     assert done is not None
-    return Moved(found, (), int(done.sum()), done.numel())
+    return MovedRows(found, (), int(done.sum()), done.numel())
 
 
 def _drawn(way: _Way, free: Sequence[bool], end: str) -> tuple[Tensor, ...]:

@@ -12,7 +12,7 @@ Dims = tuple[tuple[int, int], ...]  # (size, stride), the largest stride first
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class InputRegion:
     """The bytes of a storage that a view reaches: an offset, and dimensions in a form of which there is one only."""
 
     offset: int
@@ -32,7 +32,7 @@ class Region:
         return self.offset + _extent(self.dims)
 
 
-def region(tensor: Tensor) -> Region:
+def region(tensor: Tensor) -> InputRegion:
     """Of a strided tensor that is not empty. Broadcast dimensions reach nothing more, and dimensions that lie within
     one another without a gap are one."""
     width = tensor.element_size()
@@ -44,13 +44,13 @@ def region(tensor: Tensor) -> Region:
             dims[-1] = (dims[-1][0] * size, dims[-1][1])
         else:
             dims.append((size, stride * width))
-    return Region(int(tensor.storage_offset()) * width, tuple(reversed(dims)))
+    return InputRegion(int(tensor.storage_offset()) * width, tuple(reversed(dims)))
 
 
-def add(known: tuple[Region, ...], new: Region) -> tuple[Region, ...]:
+def add(known: tuple[InputRegion, ...], new: InputRegion) -> tuple[InputRegion, ...]:
     """Regions that have nothing in common: the known ones, and the new one, or those of them that may overlap it,
     whichever is more. So the sum of their sizes is never more than what all of them reach."""
-    rest: list[Region] = []
+    rest: list[InputRegion] = []
     lost = 0
     for other in known:  # once: a module may come here a hundred thousand times with five hundred of them
         if _apart(other, new):
@@ -65,7 +65,7 @@ def _extent(dims: Dims) -> int:
     return sum((size - 1) * stride for size, stride in dims) + 1
 
 
-def _apart(a: Region, b: Region) -> bool:
+def _apart(a: InputRegion, b: InputRegion) -> bool:
     """Whether the two are seen to have no byte in common."""
     if a.offset > b.offset:
         a, b = b, a

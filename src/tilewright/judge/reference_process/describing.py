@@ -18,7 +18,7 @@ from ..candidate_process.held import facts_of
 from ..candidate_process.load import CodeRaised, blaming
 from ..candidate_process.state import named_state, state_specs
 from ..candidate_process.step import tensors_of
-from ..candidate_process.subject import Subject, seed_all
+from ..candidate_process.subject import CandidateSubject, seed_all
 from ..memory.mapped import dtype_of, spec_of
 from ..wire.messages import Described, Traced
 from . import work
@@ -99,7 +99,7 @@ def describe(reference: Reference, seed: int, *, trace: bool, training: bool = F
 
 
 def _comes_again(
-    subject: Subject, text: str, inputs: Sequence[Tensor], first: Sequence[Tensor], before: Before
+    subject: CandidateSubject, text: str, inputs: Sequence[Tensor], first: Sequence[Tensor], before: Before
 ) -> bool:
     """Whether a call gives what the first did where tensors are put back, and plain attributes are not."""
     before.restore_tensors()
@@ -122,7 +122,7 @@ def traced(reference: Reference, text: str, inputs: Sequence[TensorSpec]) -> Tra
     return Traced(graph=graph, failure=failure)
 
 
-def _first_run(subject: Subject, text: str, inputs: Sequence[Tensor]) -> Any:
+def _first_run(subject: CandidateSubject, text: str, inputs: Sequence[Tensor]) -> Any:
     """What the module returns, known to be tensors."""
     with blaming("raised", "forward raised"):
         result = subject.run(text, inputs)
@@ -132,7 +132,7 @@ def _first_run(subject: Subject, text: str, inputs: Sequence[Tensor]) -> Any:
     return result
 
 
-def _trace(subject: Subject, text: str, inputs: Sequence[Tensor]) -> tuple[str, str]:
+def _trace(subject: CandidateSubject, text: str, inputs: Sequence[Tensor]) -> tuple[str, str]:
     from ...frontend.rows import traced
     from ...frontend.trace import trace, trace_training
 
@@ -166,7 +166,7 @@ def _learn_structure(reference: Reference, text: str, first: Sequence[Tensor], s
         reference.learn(structures=found)
 
 
-def _takes(subject: Subject, text: str, inputs: Sequence[Tensor]) -> bool:
+def _takes(subject: CandidateSubject, text: str, inputs: Sequence[Tensor]) -> bool:
     """Whether the module gives numbers for these inputs."""
     forward = values.bound(subject.built, values.decode(text, inputs))
     try:

@@ -15,8 +15,8 @@ from ..candidate_process import values
 from ..candidate_process.load import blaming
 from ..candidate_process.moving import hidden_tensors
 from ..candidate_process.state import named_state
-from ..candidate_process.step import Step, tensors_of
-from ..candidate_process.subject import Subject, seed_all
+from ..candidate_process.step import TrainingStep, tensors_of
+from ..candidate_process.subject import CandidateSubject, seed_all
 from . import jitter
 from .widened import Widened
 
@@ -24,7 +24,7 @@ from .widened import Widened
 class Double:
     """A copy of the module that `subject` holds, made when it is needed. `moves`: whether calls of it move state."""
 
-    def __init__(self, subject: Subject, moves: Callable[[], bool]) -> None:
+    def __init__(self, subject: CandidateSubject, moves: Callable[[], bool]) -> None:
         self._subject, self._moves = subject, moves
         self._module: torch.nn.Module | None = None
 
@@ -75,7 +75,7 @@ class Double:
         gradients = self._subject.gradients
         with Widened():
             if gradients.outputs:
-                return Step(module, module, args_text, wide, gradients).readied("whole")()
+                return TrainingStep(module, module, args_text, wide, gradients).readied("whole")()
             return values.bound(module, values.decode(args_text, wide))()
 
     def _jittered(self, module: torch.nn.Module, wide: Sequence[Tensor], by: jitter.Jitter, seed: int) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Effort: how long runs of a module in float64 take on a nominal machine, counted from its operations.
+"""AppealEffort: how long runs of a module in float64 take on a nominal machine, counted from its operations.
 
 What is given up for taking too long hangs on this alone, so that the answer is the same on any machine of a kind,
 however busy it is.
@@ -31,7 +31,7 @@ _MACHINES: Mapping[str, _Machine] = {
 
 
 @dataclass(slots=True)
-class Effort:
+class AppealEffort:
     """Of one run: how many operations it has, the elements that they read and write, and the flops of products."""
 
     operations: int = 0

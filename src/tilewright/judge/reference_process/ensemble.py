@@ -25,7 +25,7 @@ from .eight_bits import computable, ordered
 from .masks import Leaking, Unmasked
 from .noise import TF32, Classes, Noise, Planner, Recorder, Rounding
 from .reference import Reference
-from .steps import Pushed, Recorded, Spreading, are_moved
+from .steps import Pushed, RecordedStep, Spreading, are_moved
 
 _LARGE = 1e4  # of every floating type that is no byte
 WIDE = 8.0
@@ -39,7 +39,7 @@ _UNSEEN = 1e-37  # kernels may flush what is smaller
 
 
 @dataclass(slots=True)
-class Spread:
+class ElementSpread:
     """Of one real output, flat: the sum over pairs of the squares, and of the logarithms, of by how much the nearer of
     the two is off; the lowest and the highest; and whether any run gave no number, or one where the truth is none."""
 
@@ -50,10 +50,10 @@ class Spread:
     strange: Tensor
 
     @staticmethod
-    def of(truth: Tensor) -> Spread:
+    def of(truth: Tensor) -> ElementSpread:
         like = flat(truth)
         squares, logs, low, high = (torch.zeros(like.shape, dtype=torch.float64, device=like.device) for _ in range(4))
-        return Spread(squares, logs, low, high, torch.zeros(like.shape, dtype=torch.bool, device=like.device))
+        return ElementSpread(squares, logs, low, high, torch.zeros(like.shape, dtype=torch.bool, device=like.device))
 
     def add(self, truth: Tensor, plus: Tensor, minus: Tensor) -> None:
         """Take in a pair of runs, part by part, since copies of the whole may not fit."""
@@ -92,7 +92,7 @@ class Spread:
 
 
 @dataclass(slots=True)
-class Turns:
+class EnsembleFlips:
     """Of one output of whole numbers, booleans or floats of eight bits, flat and in their order: the least and the
     greatest that a wide run gave."""
 
@@ -113,8 +113,8 @@ class Budget:
     whole numbers come of NaN, and are open."""
 
     truths: tuple[Tensor, ...]
-    spreads: dict[int, Spread] = field(default_factory=dict)
-    turns: dict[int, Turns] = field(default_factory=dict)
+    spreads: dict[int, ElementSpread] = field(default_factory=dict)
+    turns: dict[int, EnsembleFlips] = field(default_factory=dict)
     turned: dict[int, list[int]] = field(default_factory=dict)
     blank: dict[int, Tensor] = field(default_factory=dict)
     leaks: dict[int, Tensor] = field(default_factory=dict)
@@ -151,7 +151,7 @@ class Ensemble:
         self._question = question
         self._classes = classes_of(reference, question)
         self._always: tuple[TorchDispatchMode, ...] = ()
-        planner, steps = Planner(self._classes), Recorded()
+        planner, steps = Planner(self._classes), RecordedStep()
         self.truths = self._run(planner, steps)
         self._require_time(planner.effort.seconds())
         self._margins = steps.margins
@@ -165,7 +165,7 @@ class Ensemble:
         real = {i: t for i, t in real.items() if bool(t.isnan().any())}
         if not real:
             return {}
-        steps = Recorded()
+        steps = RecordedStep()
         unmasked = self._run(Unmasked(), steps)
         found = {i: (t.isnan() & torch.isfinite(computable(unmasked[i]))).reshape(-1) for i, t in real.items()}
         if not any(bool(f.any()) for f in found.values()):
@@ -214,13 +214,13 @@ class Ensemble:
             Noise(self._plan, self._classes, scale=scale, seed=_mixed(self._question.seed, number)), *watches
         )
 
-    def choice(self, number: int, scale: float, size: int) -> Sequence[indices.Choice]:
+    def choice(self, number: int, scale: float, size: int) -> Sequence[indices.IndexChoice]:
         """All choices of so many indices in one run."""
         watch = indices.Watch(size)
         self.run(number, scale, watch)
         return watch.choices
 
-    def chosen(self, truth: Tensor) -> tuple[indices.Choice | None, int]:
+    def chosen(self, truth: Tensor) -> tuple[indices.IndexChoice | None, int]:
         """The choice that gave an output of indices, and its number; None where none did."""
         watch = indices.Watch(truth.numel())
         self._run(watch)
@@ -232,9 +232,9 @@ class Ensemble:
         found = Budget(truths=self.truths, blank=self._blank, leaks=self._leaks(), of_nan=self._of_nan())
         for i, truth in enumerate(self.truths):
             if (truth.is_floating_point() or truth.is_complex()) and truth.itemsize > 1:
-                found.spreads[i] = Spread.of(truth)
+                found.spreads[i] = ElementSpread.of(truth)
             else:
-                found.turns[i] = Turns(ordered(truth).clone(), ordered(truth).clone())
+                found.turns[i] = EnsembleFlips(ordered(truth).clone(), ordered(truth).clone())
         for pair in range(PAIRS):
             plus, minus = (
                 self.run(pair, side * WIDE, Spreading(self._margins, second=side < 0)) for side in (1.0, -1.0)

@@ -27,7 +27,7 @@ _ALL_DIFFERENT = ("topk", "sort")  # an element is chosen once
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class IndexChoice:
     """`indices` along `dim` of `operand`, both of one number of dimensions."""
 
     operand: Tensor
@@ -58,7 +58,7 @@ class Watch(TorchDispatchMode):
     def __init__(self, size: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._size = size
-        self.choices: list[Choice] = []
+        self.choices: list[IndexChoice] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -72,7 +72,7 @@ class Watch(TorchDispatchMode):
     def _note_pool(self, rank: int, given: dict[str, Any], indices: Tensor) -> None:
         operand = given["self"]
         windows = _windows(rank, given, operand.shape[-rank:], indices.shape[-rank:], indices.device)
-        self.choices.append(Choice(operand.flatten(-rank), indices.flatten(-rank), -1, False, windows))
+        self.choices.append(IndexChoice(operand.flatten(-rank), indices.flatten(-rank), -1, False, windows))
 
     def _note(self, name: str, func: Any, given: dict[str, Any], result: Any) -> None:
         place, _ = _POSITION[name]
@@ -86,7 +86,7 @@ class Watch(TorchDispatchMode):
             indices = indices.reshape(1)
         elif indices.ndim == operand.ndim - 1:
             indices = indices.unsqueeze(dim)
-        self.choices.append(Choice(operand, indices, dim, name in _ALL_DIFFERENT))
+        self.choices.append(IndexChoice(operand, indices, dim, name in _ALL_DIFFERENT))
 
 
 def _windows(
@@ -112,7 +112,7 @@ def _windows(
     return tuple(found)
 
 
-def _outside(choice: Choice, got: Tensor) -> bool:
+def _outside(choice: IndexChoice, got: Tensor) -> bool:
     """Whether some index lies in no place of its own window."""
     if not choice.windows:
         return False
@@ -130,13 +130,13 @@ def _named(func: Any, args: Any) -> dict[str, Any]:
     return {a.name: v for a, v in zip(func._schema.arguments, args, strict=False)}
 
 
-def found_in(choices: Sequence[Choice], truth: Tensor) -> int | None:
+def found_in(choices: Sequence[IndexChoice], truth: Tensor) -> int | None:
     """The number of the first choice that gave exactly these indices; None where none did."""
     flat = truth.reshape(-1).long()
     return next((n for n, c in enumerate(choices) if torch.equal(c.indices.reshape(-1), flat)), None)
 
 
-def valid(choice: Choice, got: Tensor) -> bool:
+def valid(choice: IndexChoice, got: Tensor) -> bool:
     """Whether all indices are in range, in their own window, and chosen once where that is asked for."""
     got = _shaped(choice, got)
     size = choice.operand.shape[choice.dim] if choice.operand.ndim else 1
@@ -144,7 +144,7 @@ def valid(choice: Choice, got: Tensor) -> bool:
     return not (beyond or (choice.distinct and _repeats(got, choice.dim)) or _outside(choice, got))
 
 
-def short(choice: Choice, got: Tensor, best: Tensor) -> Tensor:
+def short(choice: IndexChoice, got: Tensor, best: Tensor) -> Tensor:
     """By how much the values at the indices `got`, which must be valid, differ from those at the `best`, flat; nought
     where they are the same."""
     operand = choice.operand.reshape(1) if choice.operand.ndim == 0 else choice.operand
@@ -153,7 +153,7 @@ def short(choice: Choice, got: Tensor, best: Tensor) -> Tensor:
     return torch.where(same, 0.0, most - values).nan_to_num(nan=math.inf).reshape(-1)
 
 
-def _shaped(choice: Choice, indices: Tensor) -> Tensor:
+def _shaped(choice: IndexChoice, indices: Tensor) -> Tensor:
     return indices.long().reshape((1,) if choice.operand.ndim == 0 else choice.indices.shape)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedMeans:
     """Of one operation, in the shape of its groups: by how much its result and its mean move, by units of roundings.
     `result`, a view in which groups are broadcast, moves in units of `slope`; `mean` by the largest operand."""
 
@@ -35,7 +35,7 @@ class Merged:
             self.result.sub_(off * self.slope)
 
 
-def merged(name: str, args: Sequence[Any], result: Any) -> Merged | None:
+def merged(name: str, args: Sequence[Any], result: Any) -> MergedMeans | None:
     """What an operation merges; None where it makes no means of its own, or of nothing."""
     found = _OPERATIONS.get(name)
     if found is None or not isinstance(args[0], Tensor) or args[0].numel() == 0:
@@ -43,14 +43,14 @@ def merged(name: str, args: Sequence[Any], result: Any) -> Merged | None:
     return found(args, result)
 
 
-def _layer_norm(args: Sequence[Any], result: Any) -> Merged:
+def _layer_norm(args: Sequence[Any], result: Any) -> MergedMeans:
     y, mean, rstd = result[:3]
     weight = args[2]
     dims = tuple(range(y.ndim - len(args[1]), y.ndim))
-    return Merged(_largest(args[0], dims), mean, y, rstd if weight is None else rstd * weight)
+    return MergedMeans(_largest(args[0], dims), mean, y, rstd if weight is None else rstd * weight)
 
 
-def _group_norm(args: Sequence[Any], result: Any) -> Merged:
+def _group_norm(args: Sequence[Any], result: Any) -> MergedMeans:
     (y, mean, rstd), weight = result[:3], args[1]
     batch, channels, groups = args[3], args[4], args[6]
     shape = (batch, groups, channels // groups, -1)
@@ -58,22 +58,22 @@ def _group_norm(args: Sequence[Any], result: Any) -> Merged:
     slope = rstd.reshape(batch, groups, 1, 1)
     if weight is not None:
         slope = slope * weight.reshape(1, groups, -1, 1)
-    return Merged(_largest(x, (2, 3)), mean, y.view(shape), slope)
+    return MergedMeans(_largest(x, (2, 3)), mean, y.view(shape), slope)
 
 
-def _batch_norm(args: Sequence[Any], result: Any) -> Merged | None:
+def _batch_norm(args: Sequence[Any], result: Any) -> MergedMeans | None:
     (y, mean, rstd), weight = result[:3], args[1]
     if mean.numel() != y.shape[1]:  # the running statistics are used
         return None
     shape = (1, -1, *(1,) * (y.ndim - 2))
     slope = (rstd if weight is None else rstd * weight).reshape(shape)
-    return Merged(_largest(args[0], (0, *range(2, y.ndim))), mean, y, slope)
+    return MergedMeans(_largest(args[0], (0, *range(2, y.ndim))), mean, y, slope)
 
 
-def _var_mean(args: Sequence[Any], result: Any) -> Merged:
+def _var_mean(args: Sequence[Any], result: Any) -> MergedMeans:
     mean = result[1]
     dims = args[1] if len(args) > 1 and isinstance(args[1], list | tuple) and args[1] else range(args[0].ndim)
-    return Merged(_largest(args[0], tuple(dims)), mean, None, None)
+    return MergedMeans(_largest(args[0], tuple(dims)), mean, None, None)
 
 
 def _largest(operand: Tensor, dims: tuple[int, ...]) -> Tensor:
@@ -82,7 +82,7 @@ def _largest(operand: Tensor, dims: tuple[int, ...]) -> Tensor:
     return torch.where(size < math.inf, size, 0.0)
 
 
-_OPERATIONS: Mapping[str, Callable[[Sequence[Any], Any], Merged | None]] = {
+_OPERATIONS: Mapping[str, Callable[[Sequence[Any], Any], MergedMeans | None]] = {
     "native_layer_norm": _layer_norm, "native_group_norm": _group_norm, "native_batch_norm": _batch_norm,
     "_native_batch_norm_legit": _batch_norm, "_batch_norm_with_update": _batch_norm, "cudnn_batch_norm": _batch_norm,
     "var_mean": _var_mean,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..candidate_process.state import named_state
-from ..candidate_process.subject import Subject
+from ..candidate_process.subject import CandidateSubject
 from ..wire.messages import Mark, Rearranged
 from .counterparts import Counterparts
 from .double import Double
@@ -19,7 +19,7 @@ from .rearrange import Rearranger
 class MovableState:
     """Of the module that `subject` holds. `double` is told of every change; `flops`: how much a call computes."""
 
-    def __init__(self, subject: Subject, double: Double, flops: Callable[[], int]) -> None:
+    def __init__(self, subject: CandidateSubject, double: Double, flops: Callable[[], int]) -> None:
         self._subject, self._double, self._flops = subject, double, flops
         self._rearranger: Rearranger | None = None
         self._counterparts: Counterparts | None = None
@@ -28,7 +28,7 @@ class MovableState:
         """A module was constructed, of which calls move the tensors of these names."""
         self._rearranger = Rearranger(self._subject.built, tuple(mutated))
 
-    def redraw(self, seed: int, *, spread: str = "whole", brief: bool = False) -> None:
+    def redraw(self, seed: int, *, spread: str = "whole", context: bool = False) -> None:
         self.put_back()
         source = torch.Generator(device=self._subject.device).manual_seed(seed)
         module = self._subject.built
@@ -42,7 +42,7 @@ class MovableState:
                     seen.add(id(tensor))
                     wanted = name in parameters
                     perturb_state(name, tensor, is_parameter=wanted, source=source, spread=spread)
-                if brief and name in parameters and tensor.is_floating_point():
+                if context and name in parameters and tensor.is_floating_point():
                     tensor.copy_(shortened(tensor))
 
     def mark(self) -> tuple[Mark, ...]:

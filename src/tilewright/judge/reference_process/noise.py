@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
-from .effort import Effort
+from .effort import AppealEffort
 from .means import merged
 from .rounds import EXACT, INDICES, OF_ONE, OF_OPERAND, PLAIN, SUMS
 from .work import terms
@@ -96,7 +96,7 @@ class Planner(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._classes = classes
         self._counts: dict[str, int] = {}
-        self.effort = Effort()
+        self.effort = AppealEffort()
         self.plan: list[Rounding] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -125,8 +125,8 @@ class Planner(TorchDispatchMode):
             terms_off, sum_off = _of_sums(terms(func, args, kwargs, result), unit)
             operands, results = 0.0 if whole else inner * terms_off, unit * sum_off
             if getattr(func, "overloadpacket", None) in flop_registry and not whole:
-                loose = self._classes.convolutions if "convolution" in name else self._classes.products
-                operands = max(operands, loose)
+                allow_tf32 = self._classes.convolutions if "convolution" in name else self._classes.products
+                operands = max(operands, allow_tf32)
                 if dtype.itemsize < self._classes.base.itemsize:  # under autocast factors are rounded first
                     operands = max(operands, unit)
         self.plan.append(Rounding(name=name, operands=operands, results=results, dtype=dtype, unit=inner))

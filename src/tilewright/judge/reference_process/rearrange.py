@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..candidate_process.state import named_state
 from ..candidate_process.step import tensors_of
-from ..candidate_process.subject import Subject, seed_all
+from ..candidate_process.subject import CandidateSubject, seed_all
 from ..memory.mapped import overlaps
 from ..wire.messages import Moved
 from .eight_bits import computable
@@ -82,7 +82,7 @@ class Rearranger:
         self._before = []
 
     def find(
-        self, seed: int, groups: Groups, *, subject: Subject, args: str, inputs: Sequence[Tensor], flops: float
+        self, seed: int, groups: Groups, *, subject: CandidateSubject, args: str, inputs: Sequence[Tensor], flops: float
     ) -> tuple[tuple[Moved, ...], tuple[str, ...]]:
         """Rearrange what can be; what was done, and the labels of what nothing could be done with."""
         self.put_back()
@@ -133,7 +133,9 @@ class Rearranger:
 class _Trial:
     """Calls of the reference's module on one set of inputs, which leave its state as it was."""
 
-    def __init__(self, subject: Subject, args: str, inputs: Sequence[Tensor], *, flops: float, mine: set[int]) -> None:
+    def __init__(
+        self, subject: CandidateSubject, args: str, inputs: Sequence[Tensor], *, flops: float, mine: set[int]
+    ) -> None:
         self._subject = subject
         self._args = args
         self._inputs = inputs
@@ -188,14 +190,14 @@ class _Trial:
         return False
 
 
-def runs_on_cpu(subject: Subject, args: str, inputs: Sequence[Tensor], *, flops: float) -> bool:
+def runs_on_cpu(subject: CandidateSubject, args: str, inputs: Sequence[Tensor], *, flops: float) -> bool:
     """Whether a copy of the module takes these inputs there: an index that leads out of a tensor raises, where it would
     end a GPU's process. Not tried where that would take long."""
     total = sum(t.numel() * t.element_size() for t in (*inputs, *named_state(subject.built).values()))
     if total > _ON_CPU_BYTES or flops > _ON_CPU_FLOPS:
         return False
     try:
-        there = Subject("cpu")
+        there = CandidateSubject("cpu")
         there.module = there.forward = copy.deepcopy(subject.built).cpu()
         there.gradients = subject.gradients
         seed_all(0)

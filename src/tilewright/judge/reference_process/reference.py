@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..candidate_process import values
 from ..candidate_process.load import CodeRaised, blaming
-from ..candidate_process.subject import Subject, seed_all
+from ..candidate_process.subject import CandidateSubject, seed_all
 from ..wire.messages import NO_GRADIENTS, Gradients, Variant
 from .double import Double
 from .families import OWN, redistribute, upstream
@@ -39,7 +39,9 @@ class Reference:
     """A problem file, open in a cell: one case at a time is constructed. `marked`: the inputs that get_inputs wants
     gradients of; `init`: the constructor's arguments."""
 
-    def __init__(self, path: str, source: str, cases: Sequence[str], *, subject: Subject, compiled: bool) -> None:
+    def __init__(
+        self, path: str, source: str, cases: Sequence[str], *, subject: CandidateSubject, compiled: bool
+    ) -> None:
         self._problem: ProblemModule = load_problem(path, source)
         self._cases = tuple(json.loads(c) for c in cases)
         self.subject = subject

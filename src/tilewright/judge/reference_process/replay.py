@@ -25,10 +25,10 @@ from ...facts.problem import Work
 from ..candidate_process import values
 from ..candidate_process.load import blaming
 from ..candidate_process.state import named_state
-from ..candidate_process.subject import Subject
+from ..candidate_process.subject import CandidateSubject
 from ..candidate_process.timing import Flush
 from ..memory import driver
-from ..wire.replays import Observe, Replay, Replayed, Step
+from ..wire.replays import Observe, Replay, Replayed, StatementOfGraph
 from . import work
 
 _clock = time.perf_counter_ns
@@ -39,7 +39,7 @@ _LONGEST_DELAY_NS = 2e8
 _DTYPES = ("f64", "f32", "bf16", "f16")
 
 
-def replayed(request: Replay, *, subject: Subject, inputs: Sequence[Tensor]) -> Replayed:
+def replayed(request: Replay, *, subject: CandidateSubject, inputs: Sequence[Tensor]) -> Replayed:
     """The fastest of the rounds, of the module, of each call and of what the clock itself takes, which is no call's:
     others on the machine only ever add. The module's state is moved by as many calls. Raises CodeRaised where the
     module or one of its operators does."""
@@ -79,7 +79,7 @@ class _Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ReplayLine:
     """A statement, compiled, and the names that it gives values."""
 
     call: str
@@ -90,14 +90,14 @@ class Line:
 class _Runner:
     """The statements of one graph, and the clock of one device."""
 
-    def __init__(self, request: Replay, subject: Subject, inputs: Sequence[Tensor]) -> None:
+    def __init__(self, request: Replay, subject: CandidateSubject, inputs: Sequence[Tensor]) -> None:
         self._lines = [line_of(step) for step in request.steps]
         self._module = subject.bound(request.args, inputs)()
         self._own = (*inputs, *named_state(subject.built).values())
         self._given = names_given(request, subject, inputs)
         self._flush = Flush(request.flush_bytes, subject.device) if request.flush_bytes else _nothing
         self._clock = _Gpu() if subject.device == "cuda" else _Cpu()
-        self._nothing = line_of(Step(call="", text="pass"))
+        self._nothing = line_of(StatementOfGraph(call="", text="pass"))
 
     def works(self) -> dict[str, Work]:
         """What each call has to do at least; the first run of all."""
@@ -117,7 +117,7 @@ class _Runner:
         """Of each call how many are timed."""
         return Counter(line.call for line in self._lines)
 
-    def _run(self, line: Line, names: dict[str, Any]) -> list[Any]:
+    def _run(self, line: ReplayLine, names: dict[str, Any]) -> list[Any]:
         exec(line.code, names)
         return [names[name] for name in line.writes]
 
@@ -133,11 +133,11 @@ class _Runner:
                 times[line.call if line is not self._nothing else "nothing"] = ns + times.get(line.call, 0.0)
         return _Round(module_ns, times.pop("nothing"), {call: ns for call, ns in times.items() if call})
 
-    def _made(self, line: Line, names: dict[str, Any]) -> Callable[[], None]:
+    def _made(self, line: ReplayLine, names: dict[str, Any]) -> Callable[[], None]:
         return lambda: exec(line.code, names)
 
 
-def _batches(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
+def _batches(lines: Sequence[ReplayLine]) -> Iterator[Sequence[ReplayLine]]:
     for start in range(0, len(lines), _BATCH):
         yield lines[start : start + _BATCH]
 
@@ -176,7 +176,7 @@ class _Gpu:
         return [self._events.elapsed_ns(2 * i, 2 * i + 1) for i in range(len(calls))]
 
 
-def names_given(request: Replay | Observe, subject: Subject, inputs: Sequence[Tensor]) -> dict[str, Any]:
+def names_given(request: Replay | Observe, subject: CandidateSubject, inputs: Sequence[Tensor]) -> dict[str, Any]:
     """What the statements may name before the first of them."""
     given = values.bound(subject.built, values.decode(request.args, inputs))
     arguments = dict(zip(request.parameters, given.args, strict=True))
@@ -187,11 +187,11 @@ def _nothing() -> None:
     return
 
 
-def line_of(step: Step) -> Line:
+def line_of(step: StatementOfGraph) -> ReplayLine:
     tree = ast.parse(step.text)
     assigned = [target for item in tree.body if isinstance(item, ast.Assign) for target in item.targets]
     names = [n.id for target in assigned for n in ast.walk(target) if isinstance(n, ast.Name)]
-    return Line(step.call, compile(tree, "<graph>", "exec"), tuple(names))
+    return ReplayLine(step.call, compile(tree, "<graph>", "exec"), tuple(names))
 
 
 def _tensors(found: Sequence[Any]) -> list[Tensor]:

@@ -8,14 +8,14 @@ from types import MappingProxyType
 from typing import Any
 
 from ..candidate_process.collector import keep_what_is_there
-from ..candidate_process.session import Session
+from ..candidate_process.session import CandidateSession
 from ..wire import messages as wire
 from .answers import ANSWERS, Answer
 from .baseline import start_compiler, start_tracer
 from .reference import Reference
 
 
-class ReferenceSession(Session):
+class ReferenceSession(CandidateSession):
     """Answers what a session answers, and what only a reference can. The code under test is the user's own."""
 
     def __init__(self, device: str) -> None:

@@ -2,8 +2,8 @@
 
 A number that lies on a tie may go either way. Errors put in at random show both ways only where the errors of single
 elements are independent: where a whole row shares one, as it does the scale that it is quantised by, all runs may turn
-its ties to the same side. So `Recorded` keeps the margin of each step as it is without errors, `Spreading` adds up by
-how much each margin moves in runs that have errors, and `Pushed` runs without errors move every margin by that.
+its ties to the same side. So `RecordedStep` keeps the margin of each step as it is without errors, `Spreading` adds up
+by how much each margin moves in runs that have errors, and `Pushed` runs without errors move every margin by that.
 What no error reaches has no spread, and is not moved; and what a step before has turned is none: it moves a margin in
 one run of a pair alone, or in both to the same side.
 """
@@ -100,7 +100,7 @@ class _Step:
         return args
 
 
-class Recorded(_AtSteps):
+class RecordedStep(_AtSteps):
     """Keeps the margins of a run without errors, as many as memory bears."""
 
     def __init__(self) -> None:

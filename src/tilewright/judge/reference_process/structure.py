@@ -59,7 +59,7 @@ class Structure:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class StructureForm:
     holds: Callable[[Tensor], bool]
     enforce: Callable[[Tensor], Tensor]
 
@@ -149,11 +149,11 @@ def _unit_rows(t: Tensor) -> Tensor:
     return torch.where(length > 0, rows / length, rows.shape[-1] ** -0.5).to(t.dtype)
 
 
-FORMS: Mapping[str, Form] = {
-    SYMMETRIC: Form(_is_symmetric, _symmetric),
-    "sorted": Form(_is_sorted, lambda t: t.sort(-1).values),
-    "probabilities": Form(_rows_sum_to_one, _probabilities),
-    "log probabilities": Form(_rows_are_log_probabilities, _log_probabilities),
-    "unit rows": Form(_rows_have_unit_length, _unit_rows),
-    NOT_NEGATIVE: Form(lambda t: bool((t >= 0).all()), torch.abs),
+FORMS: Mapping[str, StructureForm] = {
+    SYMMETRIC: StructureForm(_is_symmetric, _symmetric),
+    "sorted": StructureForm(_is_sorted, lambda t: t.sort(-1).values),
+    "probabilities": StructureForm(_rows_sum_to_one, _probabilities),
+    "log probabilities": StructureForm(_rows_are_log_probabilities, _log_probabilities),
+    "unit rows": StructureForm(_rows_have_unit_length, _unit_rows),
+    NOT_NEGATIVE: StructureForm(lambda t: bool((t >= 0).all()), torch.abs),
 }

@@ -16,7 +16,7 @@ from ...facts.problem import Work
 from ..memory.arena import bytes_of
 from ..memory.mapped import dtype_name, spec_of
 from . import coverage
-from .effort import Effort
+from .effort import AppealEffort
 
 _GATHERS = ("embedding", "index", "gather", "index_select", "take")  # they read a part of their first argument
 _ALONG_A_DIMENSION = ("softmax", "cumsum", "cumprod", "logcumsumexp")
@@ -41,14 +41,14 @@ class _Witness(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._regions: dict[int, tuple[coverage.Region, ...]] = {}
+        self._regions: dict[int, tuple[coverage.InputRegion, ...]] = {}
         self._gathered: dict[
             int, int
         ] = {}  # bytes, from places that only values know: the most that one operation read
         self.matrix_dtypes: set[str] = set()
         self.longest_sum = 1
         self.steps = False
-        self.effort = Effort()
+        self.effort = AppealEffort()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -108,7 +108,7 @@ def _jumps(func: Any, args: Any, kwargs: Any, result: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ObservedWork:
     """One observed call: its work, the terms of its longest sum, whether it holds a step (`steps`: a result may jump
     with a float), how long it takes in float64 on a nominal machine (judge.reference_process.effort), and what it
     returned."""
@@ -120,7 +120,7 @@ class Observed:
     result: Any
 
 
-def measure(call: Any, operands: Iterable[Tensor], outputs_of: Any) -> Observed:
+def measure(call: Any, operands: Iterable[Tensor], outputs_of: Any) -> ObservedWork:
     """Run `call()` once under observation. `operands` are the inputs and the state; `outputs_of(result)` lists the
     result's tensors. Bytes are a lower bound: each operand at most once, and only those parts of it that operations
     read."""
@@ -140,4 +140,4 @@ def measure(call: Any, operands: Iterable[Tensor], outputs_of: Any) -> Observed:
         conv_flops=int(conv),
         dtype=dtype,
     )
-    return Observed(work, witness.longest_sum, witness.steps, witness.effort.seconds(), result)
+    return ObservedWork(work, witness.longest_sum, witness.steps, witness.effort.seconds(), result)

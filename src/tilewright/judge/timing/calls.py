@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import NoReturn, TypeVar
 
 from ..client import Cell, CellFault
+from ..memory.case_memory import CaseMemory
 from ..memory.evictor import Evictor
 from ..memory.images import Image
-from ..memory.room import Room
 from ..memory.stirring import Stirring
 from ..wire import messages as wire
 from .delay import Delay
@@ -28,7 +28,7 @@ RowLook = Callable[[int, int], None]  # looks at what the call on a slot returne
 
 
 @dataclass(frozen=True, slots=True)
-class Player:
+class TimedSubject:
     """One implementation to be timed: its name in the result, the cell that runs it, how many calls in a row count
     as one, and the names of what its calls move, which is put back before each: buffers, and plain attributes."""
 
@@ -54,10 +54,15 @@ class Caller:
     call's cell took to get ready for it."""
 
     def __init__(
-        self, room: Room, rng: random.Random, *, evictor: Evictor | None = None, stirring: Stirring | None = None,
+        self,
+        memory: CaseMemory,
+        rng: random.Random,
+        *,
+        evictor: Evictor | None = None,
+        stirring: Stirring | None = None,
         row_stirring: Stirring | None = None,
-    ) -> None:  # fmt: skip
-        self.room, self.rng, self.evictor = room, rng, evictor
+    ) -> None:
+        self.memory, self.rng, self.evictor = memory, rng, evictor
         self.stirring, self.row_stirring = stirring, row_stirring
         self.delay = Delay()
         self.between_s = 0.0
@@ -65,39 +70,39 @@ class Caller:
         self._shown: _Shown | None = None
 
     def call(
-        self, player: Player, number: int, slot: int, *, cold: bool, phase: str, stir: bool
+        self, subject: TimedSubject, number: int, slot: int, *, cold: bool, phase: str, stir: bool
     ) -> tuple[wire.Tick, float]:
         """One timed call on the pool set of this number: the tick, and the wall time in s that the judge saw. Contents
         are shown when all else is ready, at the last moment before the clock."""
         if stir and self.stirring is not None:
-            self.room.swap(self.stirring.swaps(number))
+            self.memory.swap(self.stirring.swaps(number))
         request = wire.TimedCall(
-            slot=slot, swaps=(), warm=not cold, phase=phase, repeat=player.repeat, delay_ns=self.delay.ns
+            slot=slot, swaps=(), warm=not cold, phase=phase, repeat=subject.repeat, delay_ns=self.delay.ns
         )
-        self._deal(player)
-        tick, wall_s = self._ask_showing(player, request, number, cold=cold)
-        self._take(player.cell, tick)
+        self._deal(subject)
+        tick, wall_s = self._ask_showing(subject, request, number, cold=cold)
+        self._take(subject.cell, tick)
         return tick, wall_s
 
     def _ask_showing(
-        self, player: Player, request: wire.TimedCall, number: int, *, cold: bool
+        self, subject: TimedSubject, request: wire.TimedCall, number: int, *, cold: bool
     ) -> tuple[wire.Tick, float]:
         """The answer to a timed call on a pool set, and how long that took by the judge's clock, in s. On the CPU the
         set's image goes with the request. On a GPU the judge writes to the slot, and the cell evicts caches then."""
         image = self._show((number,), request.slot)
-        self._clear(player, cold=cold)
+        self._clear(subject, cold=cold)
         if image is not None:
             request = replace(request, lay_offset=image.offset, lay_bytes=image.size_bytes)
-        elif self.room.device == "cuda":
+        elif self.memory.device == "cuda":
             request = self.evictor.before(request) if cold and self.evictor is not None else request
-            self.room.place(number, request.slot)
-        return self._timed(player.cell, request, wire.Tick, descriptor=image.descriptor if image else None)
+            self.memory.place(number, request.slot)
+        return self._timed(subject.cell, request, wire.Tick, descriptor=image.descriptor if image else None)
 
     def _show(self, sets: tuple[int, ...], first_slot: int) -> Image | None:
         """The image of these pool sets, if they are shown in one."""
         if self._shown is not None and self._shown.image is not None:
             self._shown.image.close()
-        self._shown = _Shown(sets, first_slot, self.room.image(sets, first_slot))
+        self._shown = _Shown(sets, first_slot, self.memory.image(sets, first_slot))
         return self._shown.image
 
     def changed_input(self) -> int:
@@ -105,56 +110,58 @@ class Caller:
         if self._shown is None:
             return -1
         places = enumerate(self._shown.sets, self._shown.first_slot)
-        return max(self.room.changed_input(k, slot, self._shown.image) for slot, k in places)
+        return max(self.memory.changed_input(k, slot, self._shown.image) for slot, k in places)
 
     def row(
-        self, player: Player, *, calls: int, keep: bool, look: RowLook | None = None
+        self, subject: TimedSubject, *, calls: int, keep: bool, look: RowLook | None = None
     ) -> tuple[tuple[float, ...], float]:
         """Calls in a row with warm caches, of which the judge hears when all are over: their ticks in ns, and the wall
         time in s of them all. With `look`, one of them is looked at (the last, unless all are kept); which one is
         decided afterwards."""
-        requests = tuple(self._in_a_row(player) for _ in range(calls))
-        self._deal(player)
-        self._show_all(player.cell)
-        self._clear(player, cold=False)
+        requests = tuple(self._in_a_row(subject) for _ in range(calls))
+        self._deal(subject)
+        self._show_all(subject.cell)
+        self._clear(subject, cold=False)
         row = wire.TimedCalls(calls=requests, keep=keep)
-        ticks, wall_s = self._timed(player.cell, row, wire.Ticks)
+        ticks, wall_s = self._timed(subject.cell, row, wire.Ticks)
         if len(ticks.ticks) != calls:
-            _refuse(player.cell, f"its clock tells of {len(ticks.ticks)} of {calls} calls")
+            _refuse(subject.cell, f"its clock tells of {len(ticks.ticks)} of {calls} calls")
         for tick in ticks.ticks:
-            self._take(player.cell, tick)
+            self._take(subject.cell, tick)
         looked = self.rng.randrange(calls) if keep else calls - 1
         for number, request in enumerate(requests):
-            self.room.swap(request.swaps)
+            self.memory.swap(request.swaps)
             if look is not None and number == looked:
                 look(request.slot, number if keep else -1)
         return tuple(tick.ns for tick in ticks.ticks), wall_s
 
-    def _in_a_row(self, player: Player) -> wire.TimedCall:
-        slot = self.rng.randrange(self.room.slots)
+    def _in_a_row(self, subject: TimedSubject) -> wire.TimedCall:
+        slot = self.rng.randrange(self.memory.slots)
         swaps = self.row_stirring.swaps(slot) if self.row_stirring is not None else ()
-        return wire.TimedCall(slot=slot, swaps=swaps, warm=True, repeat=player.repeat, delay_ns=self.delay.ns)
+        return wire.TimedCall(slot=slot, swaps=swaps, warm=True, repeat=subject.repeat, delay_ns=self.delay.ns)
 
     def _show_all(self, cell: Cell) -> None:
         """Show in every slot the pool set of its number: rows change places between them in the row."""
-        sets = tuple(range(self.room.slots))
+        sets = tuple(range(self.memory.slots))
         image = self._show(sets, 0)
         if image is not None:
             request = wire.Lay(offset=image.offset, size_bytes=image.size_bytes)
             cell.ask(request, wire.Done, limit_s=CALL_LIMIT_S, descriptor=image.descriptor)
-        elif self.room.device == "cuda":
+        elif self.memory.device == "cuda":
             for number in sets:
-                self.room.place(number, number)
+                self.memory.place(number, number)
 
-    def _clear(self, player: Player, *, cold: bool) -> None:
+    def _clear(self, subject: TimedSubject, *, cold: bool) -> None:
         """The same before every timed call: the last result is let go, state that calls move is put back, and, before
         `cold` ones, caches are evicted (on a GPU with the call itself)."""
-        given = tuple(a for a in self.room.state.attributes if a.name in player.attributes) if player.attributes else ()
+        given = (
+            tuple(a for a in self.memory.state.attributes if a.name in subject.attributes) if subject.attributes else ()
+        )
         started = time.perf_counter()
-        if cold and self.evictor is not None and self.room.device == "cpu":
-            self.evictor.clear(player.cell, attributes=given, limit_s=CALL_LIMIT_S)
+        if cold and self.evictor is not None and self.memory.device == "cpu":
+            self.evictor.clear(subject.cell, attributes=given, limit_s=CALL_LIMIT_S)
         else:
-            player.cell.do(wire.Clear(flush_bytes=0, attributes=given), limit_s=CALL_LIMIT_S)
+            subject.cell.do(wire.Clear(flush_bytes=0, attributes=given), limit_s=CALL_LIMIT_S)
         self.between_s = time.perf_counter() - started
 
     def _timed(self, cell: Cell, request: object, kind: type[T], *, descriptor: int | None = None) -> tuple[T, float]:
@@ -177,14 +184,14 @@ class Caller:
             )
         self.delay.note(cell, tick.launched_ns)
 
-    def _deal(self, player: Player) -> None:
-        if player.cell not in self._dealt:
-            slots = tuple(self.room.slot(i) for i in range(self.room.slots))
-            state = self.room.state.before(player.moved) if player.moved else ()
-            player.cell.do(wire.Deal(args=self.room.described.args, slots=slots, moved=player.moved, state=state))
+    def _deal(self, subject: TimedSubject) -> None:
+        if subject.cell not in self._dealt:
+            slots = tuple(self.memory.slot(i) for i in range(self.memory.slots))
+            state = self.memory.state.before(subject.moved) if subject.moved else ()
+            subject.cell.do(wire.Deal(args=self.memory.described.args, slots=slots, moved=subject.moved, state=state))
             if self.evictor is not None:
-                self.evictor.admit(player.cell)
-            self._dealt.append(player.cell)
+                self.evictor.admit(subject.cell)
+            self._dealt.append(subject.cell)
 
 
 def _refuse(cell: Cell, why: str) -> NoReturn:

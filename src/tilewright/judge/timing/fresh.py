@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from ...facts.outcome import Interval
 from ..wire import messages as wire
 from . import statistics
-from .interleave import SETTLE_S, Look, Player, Table
+from .interleave import SETTLE_S, BurstSchedule, TimedSubject, VerifiedLook
 from .measure import CLOCK_SLACK_S, Implausible, said_s
 
 _KEPT_SHARE = 0.25  # of a call, may be saved where contents are new in part alone
@@ -57,7 +57,13 @@ class _FreshRound:
 
 
 def check_fresh(
-    table: Table, ours: Player, eager: Player, *, renew: Renew, look: Look, quick: Look | None = None
+    schedule: BurstSchedule,
+    ours: TimedSubject,
+    eager: TimedSubject,
+    *,
+    renew: Renew,
+    look: VerifiedLook,
+    quick: VerifiedLook | None = None,
 ) -> Fresh:
     """A call on contents that are new as a whole, and then one where a part of them has changed, in turn with eager's.
     A candidate for which the first is the dearer one works on what it kept of earlier calls, where a user's do not
@@ -65,28 +71,28 @@ def check_fresh(
     after the same work of the judge's: a process that has slept for longer launches its kernels more slowly. There the
     quickest calls count, so `quick` verifies each that is quicker than those before it. Gives by how many ns the first
     is dearer than eager's calls let expect: of few rounds their least, median and most."""
-    looking, said_ns = table.rng.randrange(_FRESH_ROUNDS), said_s(table, ours.name) * 1e9
-    redrawn = table.rng.randrange(_FRESH_ROUNDS)  # of no account to which of the calls is looked at
+    looking, said_ns = schedule.rng.randrange(_FRESH_ROUNDS), said_s(schedule, ours.name) * 1e9
+    redrawn = schedule.rng.randrange(_FRESH_ROUNDS)  # of no account to which of the calls is looked at
     seen: list[_FreshRound] = []
     for number in range(_FRESH_ROUNDS):
         if number == redrawn:
-            table.redraw.renew()
-        seen.append(_fresh_round(table, ours, eager, renew, look if number == looking else None))
-    table.redraw.calm()
-    (low_ns, mid_ns, high_ns), least_ns = sorted(r.extra_ns for r in seen), _fresh_slack_ns(table, seen, said_ns)
+            schedule.redraw.renew()
+        seen.append(_fresh_round(schedule, ours, eager, renew, look if number == looking else None))
+    schedule.redraw.calm()
+    (low_ns, mid_ns, high_ns), least_ns = sorted(r.extra_ns for r in seen), _fresh_slack_ns(schedule, seen, said_ns)
     if all(r.steady for r in seen) and -_CLEARED * least_ns <= low_ns and high_ns <= least_ns:
         return Fresh(extra_ns=Interval(low=low_ns, mid=mid_ns, high=high_ns), decided=True)
-    seen, looking, accused = [], table.rng.randrange(_MORE_FRESH_ROUNDS[0]), 0
+    seen, looking, accused = [], schedule.rng.randrange(_MORE_FRESH_ROUNDS[0]), 0
     while True:
         record = quick and replace(quick, below_ns=min((r.fresh_ns for r in seen), default=math.inf))
-        seen.append(_fresh_round(table, ours, eager, renew, look if len(seen) == looking else record, careful=True))
+        seen.append(_fresh_round(schedule, ours, eager, renew, look if len(seen) == looking else record, careful=True))
         if len(seen) in _MORE_FRESH_ROUNDS:
             blocks = _quickest(seen)
             extra_ns = statistics.median_interval([r.extra_ns for r in blocks])
-            if extra_ns.low > _fresh_slack_ns(table, blocks):
+            if extra_ns.low > _fresh_slack_ns(schedule, blocks):
                 accused += 1
                 if accused < _ACCUSATIONS:  # noise that lasts may look like this: it is looked for anew
-                    seen, looking = [], table.rng.randrange(_MORE_FRESH_ROUNDS[0])
+                    seen, looking = [], schedule.rng.randrange(_MORE_FRESH_ROUNDS[0])
                     continue
                 part_ns = plain.median(r.part_ns for r in blocks)
                 raise Implausible(
@@ -95,7 +101,7 @@ def check_fresh(
                     f"{extra_ns.mid / 1e3:.1f} us more where all are, if eager's calls are the measure: it works on "
                     "what it kept of earlier calls",
                 )
-            least_ns = _fresh_slack_ns(table, blocks, said_ns)
+            least_ns = _fresh_slack_ns(schedule, blocks, said_ns)
             known = not accused and extra_ns.mid <= least_ns and extra_ns.high <= _CLEARED * least_ns
             if known or len(seen) == _MORE_FRESH_ROUNDS[-1]:
                 return Fresh(extra_ns=extra_ns, decided=known)
@@ -112,59 +118,79 @@ def _quickest(rounds: Sequence[_FreshRound]) -> list[_FreshRound]:
 
 
 def _fresh_round(
-    table: Table, ours: Player, eager: Player, renew: Renew, look: Look | None, *, careful: bool = False
+    schedule: BurstSchedule,
+    ours: TimedSubject,
+    eager: TimedSubject,
+    renew: Renew,
+    look: VerifiedLook | None,
+    *,
+    careful: bool = False,
 ) -> _FreshRound:
-    slot, seen = table.rng.randrange(table.room.slots), {}
+    slot, seen = schedule.rng.randrange(schedule.memory.slots), {}
     if not careful:
         renew(slot, False)
-    for player in table.rng.sample((ours, eager), 2):
-        if table.room.tight:
-            table.call(player)  # what it gave back is its own again
+    for subject in schedule.rng.sample((ours, eager), 2):
+        if schedule.memory.tight:
+            schedule.call(subject)  # what it gave back is its own again
             renew(slot, False)
-        looked = look if player is ours else None
-        seen[player.name] = _again(table, player, slot, renew=renew if careful else None, look=looked)
-        if table.room.tight:
-            player.cell.do(wire.Drop())
+        looked = look if subject is ours else None
+        seen[subject.name] = _again(schedule, subject, slot, renew=renew if careful else None, look=looked)
+        if schedule.memory.tight:
+            subject.cell.do(wire.Drop())
     (fresh, part), (eager_fresh, eager_part) = seen[ours.name], seen[eager.name]
     return _FreshRound(fresh_ns=fresh, part_ns=part, eager_fresh_ns=eager_fresh, eager_part_ns=eager_part)
 
 
-def _fresh_slack_ns(table: Table, seen: Sequence[_FreshRound], most_ns: float = math.inf) -> float:
+def _fresh_slack_ns(schedule: BurstSchedule, seen: Sequence[_FreshRound], most_ns: float = math.inf) -> float:
     """Of the quick ones among the calls: that others hold calls back is no reason to forgive more; and of no more than
     `most_ns`, what a call took when it was timed, where a candidate is to be cleared."""
     usual_ns = sorted(r.part_ns for r in seen)[len(seen) // 4]
-    return _KEPT_SHARE * min(usual_ns, most_ns) + CLOCK_SLACK_S[table.room.device] * 1e9
+    return _KEPT_SHARE * min(usual_ns, most_ns) + CLOCK_SLACK_S[schedule.memory.device] * 1e9
 
 
 def _again(
-    table: Table, player: Player, slot: int, *, renew: Renew | None = None, look: Look | None = None
+    schedule: BurstSchedule,
+    subject: TimedSubject,
+    slot: int,
+    *,
+    renew: Renew | None = None,
+    look: VerifiedLook | None = None,
 ) -> tuple[float, float]:
     """Two calls on one slot whose contents are new: the tick of each in ns. With `renew`, both follow a call and
     the work of a renewal: contents are new as a whole before the first, and the same again before the second.
     Rows change before every call where they can; without `renew`, before the second alone. With `look`, the first
     is looked at."""
-    rows = table.timed.stirring is not None and table.timed.stirring.changes_rows
+    rows = schedule.timed.stirring is not None and schedule.timed.stirring.changes_rows
     if renew is not None:
-        _renewed(table, player, slot, renew, again=True, stir=rows)
-        first = _renewed(table, player, slot, renew, again=False, stir=rows, look=look)
-        return first, _renewed(table, player, slot, renew, again=True, stir=rows)
-    time.sleep(SETTLE_S[table.room.device])
-    first = _looked(table, player, slot, stir=False, look=look)
-    return first, _looked(table, player, slot, stir=rows)
+        _renewed(schedule, subject, slot, renew, again=True, stir=rows)
+        first = _renewed(schedule, subject, slot, renew, again=False, stir=rows, look=look)
+        return first, _renewed(schedule, subject, slot, renew, again=True, stir=rows)
+    time.sleep(SETTLE_S[schedule.memory.device])
+    first = _looked(schedule, subject, slot, stir=False, look=look)
+    return first, _looked(schedule, subject, slot, stir=rows)
 
 
 def _renewed(
-    table: Table, player: Player, slot: int, renew: Renew, *, again: bool, stir: bool, look: Look | None = None
+    schedule: BurstSchedule,
+    subject: TimedSubject,
+    slot: int,
+    renew: Renew,
+    *,
+    again: bool,
+    stir: bool,
+    look: VerifiedLook | None = None,
 ) -> float:
     renew(slot, again)
-    time.sleep(SETTLE_S[table.room.device])
-    return _looked(table, player, slot, stir=stir, look=look)
+    time.sleep(SETTLE_S[schedule.memory.device])
+    return _looked(schedule, subject, slot, stir=stir, look=look)
 
 
-def _looked(table: Table, player: Player, slot: int, *, stir: bool, look: Look | None = None) -> float:
+def _looked(
+    schedule: BurstSchedule, subject: TimedSubject, slot: int, *, stir: bool, look: VerifiedLook | None = None
+) -> float:
     """The tick of a call on the slot, in ns."""
-    with table.watching(player):
-        number, tick, _ = table.call(player, slot=slot, stir=stir)
+    with schedule.watching(subject):
+        number, tick, _ = schedule.call(subject, slot=slot, stir=stir)
     if look is not None and tick.ns < look.below_ns:
         look.after(number)
     return tick.ns

@@ -19,7 +19,7 @@ from ...facts.outcome import LEAST_GAIN, Checked, Failure, Interval, Samples, Ti
 from ...facts.problem import Work
 from ..client import Cell
 from . import statistics
-from .interleave import MOST_CALLS, Look, Player, Table, warm
+from .interleave import MOST_CALLS, BurstSchedule, TimedSubject, VerifiedLook, warm
 
 AA = "eager_again"
 _CLOCK_SLACK = 0.1  # of a call, may pass outside the timed region
@@ -74,32 +74,32 @@ def rest(cells: Iterable[Cell], *, longest_s: float) -> None:
         waiting = [c for c, used in zip(waiting, used_s, strict=True) if used > _ASIDE_SHARE * _REST_WINDOW_S]
 
 
-def measure(table: Table, ours: Player, *, effort: Effort, look: Look) -> None:
+def measure(schedule: BurstSchedule, ours: TimedSubject, *, effort: Effort, look: VerifiedLook) -> None:
     """Fill the table's bursts. `look` verifies one random call of the candidate in the rounds that are chosen for it:
     as many as `effort` asks for, and more while they take little of the budget."""
-    table.warm_up()
-    started, redrawn_s = time.monotonic(), table.redraw.spent_s
+    schedule.warm_up()
+    started, redrawn_s = time.monotonic(), schedule.redraw.spent_s
     watch = _Watch(look)
-    chosen = set(table.rng.sample(range(effort.min_rounds), effort.verified)) if effort.verified else set()
+    chosen = set(schedule.rng.sample(range(effort.min_rounds), effort.verified)) if effort.verified else set()
     for number in range(_PATIENCE * effort.max_rounds):
         looking = number in chosen or watch.spent_s < _LOOK_SHARE * effort.budget_s
-        looking = looking or table.rng.random() < _LATE_LOOKS
-        table.round({ours.name: watch.look} if looking else None)
-        spent_s = time.monotonic() - started - watch.spent_s - (table.redraw.spent_s - redrawn_s)
-        if _enough(table, ours, effort, spent_s):
+        looking = looking or schedule.rng.random() < _LATE_LOOKS
+        schedule.round({ours.name: watch.look} if looking else None)
+        spent_s = time.monotonic() - started - watch.spent_s - (schedule.redraw.spent_s - redrawn_s)
+        if _enough(schedule, ours, effort, spent_s):
             return
 
 
-def _enough(table: Table, ours: Player, effort: Effort, spent_s: float) -> bool:
+def _enough(schedule: BurstSchedule, ours: TimedSubject, effort: Effort, spent_s: float) -> bool:
     """Whether the ratios are known well enough, or time is up: the budget, or several where a gain may still be hidden
     in the noise. Asked after few numbers of rounds alone: an interval that is looked at often clears 1 by chance."""
-    rounds = len(table.bursts[ours.name])
+    rounds = len(schedule.bursts[ours.name])
     if spent_s > _PATIENCE * effort.budget_s:
         return rounds >= effort.min_rounds
     if rounds not in (effort.min_rounds, *statistics.LOOKS):
         return False
-    mine = table.bursts[ours.name]
-    ratios = [statistics.ratio_interval(b, mine) for name, b in table.bursts.items() if name not in (ours.name, AA)]
+    mine = schedule.bursts[ours.name]
+    ratios = [statistics.ratio_interval(b, mine) for name, b in schedule.bursts.items() if name not in (ours.name, AA)]
     if all(statistics.half_width(r) < effort.tight for r in ratios):
         return True
     hidden = any(r.low <= 1 + LEAST_GAIN and r.high > 1 + _WORTH_WAITING for r in ratios)
@@ -109,9 +109,9 @@ def _enough(table: Table, ours: Player, effort: Effort, spent_s: float) -> bool:
 class _Watch:
     """A look whose time is counted apart."""
 
-    def __init__(self, look: Look) -> None:
+    def __init__(self, look: VerifiedLook) -> None:
         self.spent_s = 0.0
-        self.look = Look(self._counted(look.after))
+        self.look = VerifiedLook(self._counted(look.after))
 
     def _counted(self, act: Callable[P, None]) -> Callable[P, None]:
         def counted(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -122,22 +122,22 @@ class _Watch:
         return counted
 
 
-def measure_warm(table: Table, ours: Player, *, effort: Effort, look: Look) -> None:
+def measure_warm(schedule: BurstSchedule, ours: TimedSubject, *, effort: Effort, look: VerifiedLook) -> None:
     """A few rounds with warm caches, with a verified call of the candidate in some of them."""
-    chosen = set(table.rng.sample(range(effort.warm_rounds), min(effort.verified, effort.warm_rounds)))
+    chosen = set(schedule.rng.sample(range(effort.warm_rounds), min(effort.verified, effort.warm_rounds)))
     for number in range(effort.warm_rounds):
-        _warm_round(table, {ours.name: look} if number in chosen else {})
+        _warm_round(schedule, {ours.name: look} if number in chosen else {})
 
 
-def _warm_round(table: Table, looks: Mapping[str, Look]) -> None:
-    table.renew_contents()
-    for player in table.shuffled([p for p in table.players if p.name != AA]):
-        table.burst(player, calls=table.calls[player.name], cold=False, look=looks.get(player.name))
+def _warm_round(schedule: BurstSchedule, looks: Mapping[str, VerifiedLook]) -> None:
+    schedule.renew_contents()
+    for subject in schedule.shuffled([p for p in schedule.subjects if p.name != AA]):
+        schedule.burst(subject, calls=schedule.calls[subject.name], cold=False, look=looks.get(subject.name))
 
 
-def check_contents(table: Table) -> None:
+def check_contents(schedule: BurstSchedule) -> None:
     """Raise Implausible unless what was shown last still holds what the judge knows to have been put there."""
-    changed = table.timed.changed_input()
+    changed = schedule.timed.changed_input()
     if changed >= 0:
         raise Implausible(
             "input_modified",
@@ -146,47 +146,47 @@ def check_contents(table: Table) -> None:
         )
 
 
-def check_clock(table: Table, ours: Player, eager: Player) -> Interval:
+def check_clock(schedule: BurstSchedule, ours: TimedSubject, eager: TimedSubject) -> Interval:
     """The candidate's ticks against the judge's own clock. What that sees of a call beyond its tick (the request, the
     stirring, the caches) is the same for eager in the same rounds; what is more than that, by the whole interval, was
     hidden. Gives the excess with warm caches, where least disturbs it, in ns a call."""
-    _require_honest(table, ours, eager, cold=True)
-    excess_s = _require_honest(table, ours, eager, cold=False)
+    _require_honest(schedule, ours, eager, cold=True)
+    excess_s = _require_honest(schedule, ours, eager, cold=False)
     return Interval(low=excess_s.low * 1e9, mid=excess_s.mid * 1e9, high=excess_s.high * 1e9)
 
 
-def check_quiet(table: Table) -> None:
+def check_quiet(schedule: BurstSchedule) -> None:
     """What the candidate's processes do in others' turns is work put aside, or disturbs whoever it is compared with."""
-    if table.aside_s > _ASIDE_SHARE * table.others_s and table.aside_s > _ASIDE_S:
+    if schedule.aside_s > _ASIDE_SHARE * schedule.others_s and schedule.aside_s > _ASIDE_S:
         raise Implausible(
             "works_aside",
-            f"its processes used {table.aside_s:.2f} s of processor time in {table.others_s:.2f} s in which others "
-            "were timed",
+            f"its processes used {schedule.aside_s:.2f} s of processor time in {schedule.others_s:.2f} s in which "
+            "others were timed",
         )
 
 
-def _require_honest(table: Table, ours: Player, eager: Player, *, cold: bool) -> Interval:
+def _require_honest(schedule: BurstSchedule, ours: TimedSubject, eager: TimedSubject, *, cold: bool) -> Interval:
     """At least as many rounds as an interval takes, and more where it holds both what may be and what may not."""
     name, other = (ours.name, eager.name) if cold else (warm(ours.name), warm(eager.name))
     for rounds in statistics.LOOKS[:_DOUBTFUL_LOOKS]:
-        while len(table.unseen.get(name, ())) < rounds:
-            _play(table, cold=cold)
-        if not _doubtful(table, name, other):
+        while len(schedule.unseen.get(name, ())) < rounds:
+            _play(schedule, cold=cold)
+        if not _doubtful(schedule, name, other):
             break
-    if _hidden(table, name, other):
-        return _require_confirmed(table, ours, eager, cold=cold)
-    return _excess_s(table.unseen, name, other)
+    if _hidden(schedule, name, other):
+        return _require_confirmed(schedule, ours, eager, cold=cold)
+    return _excess_s(schedule.unseen, name, other)
 
 
-def _require_confirmed(table: Table, ours: Player, eager: Player, *, cold: bool) -> Interval:
+def _require_confirmed(schedule: BurstSchedule, ours: TimedSubject, eager: TimedSubject, *, cold: bool) -> Interval:
     """What speaks against the candidate must be seen each time that it is looked for anew, and against eager's calls
     repeated until they take as long: on a busy machine, whoever has computed for longer waits longer to go on."""
     name, other = (ours.name, eager.name) if cold else (warm(ours.name), warm(eager.name))
-    as_long = max(1, math.ceil(said_s(table, name) / said_s(table, other)))
-    players = ours, replace(eager, repeat=as_long)
-    calls = {p.name: table.calls[ours.name] for p in players}
+    as_long = max(1, math.ceil(said_s(schedule, name) / said_s(schedule, other)))
+    subjects = ours, replace(eager, repeat=as_long)
+    calls = {p.name: schedule.calls[ours.name] for p in subjects}
     for _ in range(_CLOCK_TRIALS):
-        again = table.anew(players, calls)
+        again = schedule.anew(subjects, calls)
         for rounds in _CLOCK_ROUNDS:
             while len(again.unseen.get(name, ())) < rounds:
                 _play(again, cold=cold)
@@ -203,17 +203,17 @@ def _require_confirmed(table: Table, ours: Player, eager: Player, *, cold: bool)
     )
 
 
-def _doubtful(table: Table, name: str, other: str) -> bool:
+def _doubtful(schedule: BurstSchedule, name: str, other: str) -> bool:
     """Whether more is seen of one's calls than may be, and so little of it that it may be noise."""
-    excess_s = _excess_s(table.unseen, name, other)
-    return excess_s.low <= clock_slack_s(table, name) < excess_s.mid
+    excess_s = _excess_s(schedule.unseen, name, other)
+    return excess_s.low <= clock_slack_s(schedule, name) < excess_s.mid
 
 
-def _hidden(table: Table, name: str, other: str) -> str:
+def _hidden(schedule: BurstSchedule, name: str, other: str) -> str:
     """What was seen of a call beyond its tick that is more than eager's and than may be; "" where nothing was. A busy
     machine may drown what the judge's clock sees, less what the device itself tells."""
-    slack_s = clock_slack_s(table, name)
-    seen, after = (_excess_s(found, name, other) for found in (table.unseen, table.after))
+    slack_s = clock_slack_s(schedule, name)
+    seen, after = (_excess_s(found, name, other) for found in (schedule.unseen, schedule.after))
     if seen.low > slack_s:
         return f"the judge's clock sees {seen.mid * 1e6:.1f} us more of it than of eager's calls"
     if after.low > slack_s:
@@ -221,11 +221,11 @@ def _hidden(table: Table, name: str, other: str) -> str:
     return ""
 
 
-def _play(table: Table, *, cold: bool) -> None:
+def _play(schedule: BurstSchedule, *, cold: bool) -> None:
     if cold:
-        table.round()
+        schedule.round()
     else:
-        _warm_round(table, {})
+        _warm_round(schedule, {})
 
 
 def _excess_s(seen: Mapping[str, Sequence[Sequence[float]]], name: str, other: str) -> Interval:
@@ -234,14 +234,14 @@ def _excess_s(seen: Mapping[str, Sequence[Sequence[float]]], name: str, other: s
     return statistics.median_interval([plain.median(mine) - plain.median(theirs) for mine, theirs in pairs])
 
 
-def clock_slack_s(table: Table, name: str) -> float:
+def clock_slack_s(schedule: BurstSchedule, name: str) -> float:
     """What may pass outside the timed region of a call: an older result's memory is given back, a pool of threads goes
     to sleep."""
-    return _CLOCK_SLACK * said_s(table, name) + CLOCK_SLACK_S[table.room.device]
+    return _CLOCK_SLACK * said_s(schedule, name) + CLOCK_SLACK_S[schedule.memory.device]
 
 
-def said_s(table: Table, name: str) -> float:
-    return plain.median(plain.median(b) for b in table.bursts[name]) / 1e9
+def said_s(schedule: BurstSchedule, name: str) -> float:
+    return plain.median(plain.median(b) for b in schedule.bursts[name]) / 1e9
 
 
 def check_floor(machine: Machine, work: Work, time_ns: Interval) -> None:
@@ -261,9 +261,9 @@ def _rate(per_s: float, unit: str) -> str:
     return f"{per_s / 1e12:.2f} T{unit}" if per_s >= 1e11 else f"{per_s / 1e9:.2f} G{unit}"
 
 
-def summarise(checked: Checked, table: Table, *, ours: str, machine: Machine, work: Work) -> Timed:
-    bursts = {name: tuple(found) for name, found in table.bursts.items()}
-    baselines = [p.name for p in table.players if p.name not in (ours, AA)]
+def summarise(checked: Checked, schedule: BurstSchedule, *, ours: str, machine: Machine, work: Work) -> Timed:
+    bursts = {name: tuple(found) for name, found in schedule.bursts.items()}
+    baselines = [p.name for p in schedule.subjects if p.name not in (ours, AA)]
     ratios = [(n, statistics.ratio_interval(bursts[n], bursts[ours])) for n in baselines]
     ratios += [
         (warm(n), statistics.ratio_interval(bursts[warm(n)], bursts[warm(ours)]))
@@ -278,7 +278,7 @@ def summarise(checked: Checked, table: Table, *, ours: str, machine: Machine, wo
         ratios=tuple(ratios),
         samples=tuple(Samples(name=n, bursts_ns=b) for n, b in bursts.items()),
         floor_ns=machine.floor_ns(work),
-        resolution_ns=_RESOLUTION_NS[table.room.device],
+        resolution_ns=_RESOLUTION_NS[schedule.memory.device],
         bytes_moved=work.bytes_moved,
         flops=work.flops,
     )

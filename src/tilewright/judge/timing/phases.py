@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from ...facts.outcome import Phase, Samples
 from . import statistics
-from .interleave import Table
+from .interleave import BurstSchedule
 
 _PHASES = ("forward", "backward")
 
 
-def measure_phases(table: Table, *, ours: str, names: tuple[str, ...], rounds: int) -> tuple[Phase, ...]:
+def measure_phases(schedule: BurstSchedule, *, ours: str, names: tuple[str, ...], rounds: int) -> tuple[Phase, ...]:
     """Each half of the implementations named, in turn and in random order, as many bursts each as there are rounds."""
-    players = [p for p in table.players if p.name in names]
+    subjects = [p for p in schedule.subjects if p.name in names]
     found: list[Phase] = []
     for phase in _PHASES:
-        bursts: dict[str, list[tuple[float, ...]]] = {p.name: [] for p in players}
+        bursts: dict[str, list[tuple[float, ...]]] = {p.name: [] for p in subjects}
         for _ in range(rounds):
-            table.renew_contents()
-            for player in table.shuffled(players):
-                ticks_ns = table.turn(player, calls=table.calls[player.name], phase=phase).ticks_ns
-                bursts[player.name].append(ticks_ns)
+            schedule.renew_contents()
+            for subject in schedule.shuffled(subjects):
+                ticks_ns = schedule.turn(subject, calls=schedule.calls[subject.name], phase=phase).ticks_ns
+                bursts[subject.name].append(ticks_ns)
         times = tuple((n, statistics.time_interval(b)) for n, b in bursts.items())
         ratios = tuple((n, statistics.ratio_interval(b, bursts[ours])) for n, b in bursts.items() if n != ours)
         samples = tuple(Samples(name=n, bursts_ns=tuple(b)) for n, b in bursts.items())

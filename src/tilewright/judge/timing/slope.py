@@ -17,7 +17,7 @@ from ...facts.outcome import Interval
 from ..wire import messages as wire
 from . import statistics
 from .calls import RowLook
-from .interleave import Player, Table
+from .interleave import BurstSchedule, TimedSubject
 from .measure import Implausible
 
 # A row takes about so long, and holds between so many calls; a round takes the medians of so many rows. On two busy
@@ -38,7 +38,7 @@ _DOUBTFUL_LOOKS, _TRIALS, _WARM = 6, 3, 3
 
 @dataclass(slots=True)
 class _Seen:
-    """Of one player, in each round, in ns: what one call more in a row took beyond its tick, by how much that is more
+    """Of one subject, in each round, in ns: what one call more in a row took beyond its tick, by how much that is more
     than the tick of a call by itself, and that tick."""
 
     beyond_ns: list[float] = field(default_factory=list)
@@ -46,19 +46,21 @@ class _Seen:
     tick_ns: list[float] = field(default_factory=list)
 
 
-def check_slope(table: Table, ours: Player, eager: Player, *, look: RowLook | None) -> Interval | None:
+def check_slope(
+    schedule: BurstSchedule, ours: TimedSubject, eager: TimedSubject, *, look: RowLook | None
+) -> Interval | None:
     """By how many ns one of our calls in a row costs more than it says by itself, beyond what eager's does; None where
     calls are too long for that to tell anything. Raises Implausible("clock_disagrees") where it is more than may be,
     each time that this is looked for. `look` verifies a call of one row."""
-    said_s = [plain.median(table.bursts[p.name][-1]) / 1e9 for p in (ours, eager)]
+    said_s = [plain.median(schedule.bursts[p.name][-1]) / 1e9 for p in (ours, eager)]
     if max(said_s) > _LONGEST_CALL_S:
         return None
     for trial in range(_TRIALS):
         # who has computed for longer waits longer to go on, where the machine is busy
         as_long = max(1, math.ceil(said_s[0] / said_s[1])) if trial else 1
-        players = ours, replace(eager, repeat=as_long)
-        excess_ns, tick_ns = _excess(table, players, look=None if trial else look)
-        if excess_ns.low <= _slack_ns(table, tick_ns):
+        subjects = ours, replace(eager, repeat=as_long)
+        excess_ns, tick_ns = _excess(schedule, subjects, look=None if trial else look)
+        if excess_ns.low <= _slack_ns(schedule, tick_ns):
             return excess_ns
     raise Implausible(
         "clock_disagrees",
@@ -68,28 +70,30 @@ def check_slope(table: Table, ours: Player, eager: Player, *, look: RowLook | No
     )
 
 
-def _excess(table: Table, players: Sequence[Player], *, look: RowLook | None) -> tuple[Interval, float]:
-    """By how much the first player's calls in a row cost more beyond their ticks than the second's, and its tick, in
+def _excess(
+    schedule: BurstSchedule, subjects: Sequence[TimedSubject], *, look: RowLook | None
+) -> tuple[Interval, float]:
+    """By how much the first subject's calls in a row cost more beyond their ticks than the second's, and its tick, in
     ns. More rounds where few leave a doubt."""
-    calls, rows, keep = _length(table, players)
-    seen = {p.name: _Seen() for p in players}
-    for player in players:
-        table.timed.row(player, calls=calls, keep=keep)  # memory for so many results is had once
-    looking, redrawn = (table.rng.randrange(statistics.LOOKS[0]) for _ in range(2))
+    calls, rows, keep = _length(schedule, subjects)
+    seen = {p.name: _Seen() for p in subjects}
+    for subject in subjects:
+        schedule.timed.row(subject, calls=calls, keep=keep)  # memory for so many results is had once
+    looking, redrawn = (schedule.rng.randrange(statistics.LOOKS[0]) for _ in range(2))
     for rounds in statistics.LOOKS[:_DOUBTFUL_LOOKS]:
-        while len(seen[players[0].name].tick_ns) < rounds:
-            number = len(seen[players[0].name].tick_ns)
+        while len(seen[subjects[0].name].tick_ns) < rounds:
+            number = len(seen[subjects[0].name].tick_ns)
             looked = look if number == looking else None
             if number == redrawn:
-                table.redraw.renew()
-            for player in table.shuffled(players):
-                verify = looked if player is players[0] else None
-                _round(table, player, seen[player.name], (calls, rows), keep, verify)
-        ours, eager = (seen[p.name] for p in players)
+                schedule.redraw.renew()
+            for subject in schedule.shuffled(subjects):
+                verify = looked if subject is subjects[0] else None
+                _round(schedule, subject, seen[subject.name], (calls, rows), keep, verify)
+        ours, eager = (seen[p.name] for p in subjects)
         excess_ns, tick_ns = statistics.median_interval(_extra_ns(ours, eager)), plain.median(ours.tick_ns)
-        if not excess_ns.low <= _slack_ns(table, tick_ns) < excess_ns.mid:
+        if not excess_ns.low <= _slack_ns(schedule, tick_ns) < excess_ns.mid:
             break
-    table.redraw.calm()
+    schedule.redraw.calm()
     return excess_ns, tick_ns
 
 
@@ -102,14 +106,16 @@ def _extra_ns(ours: _Seen, eager: _Seen) -> list[float]:
     return [mine - theirs + growth - like for mine, theirs, growth, like in beyond]
 
 
-def _round(table: Table, player: Player, seen: _Seen, size: tuple[int, int], keep: bool, look: RowLook | None) -> None:
+def _round(
+    schedule: BurstSchedule, subject: TimedSubject, seen: _Seen, size: tuple[int, int], keep: bool, look: RowLook | None
+) -> None:
     calls, rows = size
     beyond_ns: list[float] = []
     row_ns: list[float] = []
     tick_ns: list[float] = []
     for number in range(rows):
-        _, tick, wall_s = table.call(player, cold=False)
-        ticks_ns, row_s = table.timed.row(player, calls=calls, keep=keep, look=look if number == 0 else None)
+        _, tick, wall_s = schedule.call(subject, cold=False)
+        ticks_ns, row_s = schedule.timed.row(subject, calls=calls, keep=keep, look=look if number == 0 else None)
         beyond_ns.append(((row_s - wall_s) * 1e9 - sum(ticks_ns) + tick.ns) / (calls - 1))
         row_ns += ticks_ns
         tick_ns.append(tick.ns)
@@ -117,21 +123,21 @@ def _round(table: Table, player: Player, seen: _Seen, size: tuple[int, int], kee
     seen.beyond_ns.append(plain.median(beyond_ns))
     seen.growth_ns.append(plain.median(row_ns) - plain.median(tick_ns))
     seen.tick_ns.append(plain.median(tick_ns))
-    if table.room.tight:
-        player.cell.do(wire.Drop())
+    if schedule.memory.tight:
+        subject.cell.do(wire.Drop())
 
 
-def _length(table: Table, players: Sequence[Player]) -> tuple[int, int, bool]:
+def _length(schedule: BurstSchedule, subjects: Sequence[TimedSubject]) -> tuple[int, int, bool]:
     """How many calls a row has, how many rows a round, and whether all results of a row are kept."""
     each_s = max(
-        plain.median(wall_s for *_, wall_s in (table.call(p, cold=False) for _ in range(_WARM))) for p in players
+        plain.median(wall_s for *_, wall_s in (schedule.call(p, cold=False) for _ in range(_WARM))) for p in subjects
     )
     calls = max(_FEWEST, min(_MOST, round(_ROW_S / each_s)))
-    kept = _KEPT_BYTES // max(1, 2 * sum(table.room.poison_bytes()))
+    kept = _KEPT_BYTES // max(1, 2 * sum(schedule.memory.poison_bytes()))
     calls, keep = (min(calls, kept), True) if kept >= _FEWEST else (_FEWEST, False)
     enough = max(_LONG_ROWS, min(_ROWS, round(_ROWS * _ROW_S / (calls * each_s))))
-    return calls, enough if table.room.device == "cuda" else _ROWS, keep
+    return calls, enough if schedule.memory.device == "cuda" else _ROWS, keep
 
 
-def _slack_ns(table: Table, tick_ns: float) -> float:
-    return _SLACK * tick_ns + _SLACK_S[table.room.device] * 1e9
+def _slack_ns(schedule: BurstSchedule, tick_ns: float) -> float:
+    return _SLACK * tick_ns + _SLACK_S[schedule.memory.device] * 1e9

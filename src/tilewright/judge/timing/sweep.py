@@ -11,7 +11,7 @@ import numpy as np
 from ...facts.outcome import LEAST_GAIN, Interval, PointTime
 from ...facts.space import Point
 from ..client import CellFault
-from .interleave import Player, Table
+from .interleave import BurstSchedule, TimedSubject
 from .statistics import burst_medians, time_interval
 
 _BURSTS = 4  # of a point in one pass, each beside one of the anchor's
@@ -24,31 +24,31 @@ _NEAR = 1.15  # points within this factor of the best are measured again
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class TunedSubject:
     """`set_point(point)` configures the candidate and verifies one call; it gives "" or why the point does not work."""
 
-    ours: Player
-    anchor: Player
+    ours: TimedSubject
+    anchor: TimedSubject
     set_point: Callable[[Point], str]
 
 
-def sweep(table: Table, contender: Contender, points: Sequence[Point]) -> tuple[PointTime, ...]:
+def sweep(schedule: BurstSchedule, subject: TunedSubject, points: Sequence[Point]) -> tuple[PointTime, ...]:
     """Times of all points, in the order given: successive halving with interleaved repeats. Setting a point may
     compile, so each is set once a pass and its bursts alternate with the anchor's; times are scaled by what the anchor
     did meanwhile, which takes out slow drift. It ends when no point that is left can still win beyond noise."""
-    table.players = [contender.ours, contender.anchor]
+    schedule.subjects = [subject.ours, subject.anchor]
     mine: dict[int, list[tuple[float, ...]]] = {}
     anchors: dict[int, list[tuple[float, ...]]] = {}
     failures: dict[int, str] = {}
     alive = list(range(len(points)))
     for _ in range(_MOST_PASSES):
-        for index in table.rng.sample(alive, len(alive)):
-            failure = contender.set_point(points[index]) or _measured(table, contender)
+        for index in schedule.rng.sample(alive, len(alive)):
+            failure = subject.set_point(points[index]) or _measured(schedule, subject)
             if failure:
                 failures[index] = failure
                 continue
-            mine.setdefault(index, []).extend(table.bursts[contender.ours.name])
-            anchors.setdefault(index, []).extend(table.bursts[contender.anchor.name])
+            mine.setdefault(index, []).extend(schedule.bursts[subject.ours.name])
+            anchors.setdefault(index, []).extend(schedule.bursts[subject.anchor.name])
         alive = survivors({i: scaled(mine[i], anchors[i], anchors) for i in alive if i in mine and i not in failures})
         if len(alive) < 2:
             break
@@ -56,18 +56,18 @@ def sweep(table: Table, contender: Contender, points: Sequence[Point]) -> tuple[
     return tuple(PointTime(point=p, time_ns=times.get(i), failure=failures.get(i, "")) for i, p in enumerate(points))
 
 
-def _measured(table: Table, contender: Contender) -> str:
+def _measured(schedule: BurstSchedule, subject: TunedSubject) -> str:
     """One pass of the point that is set: bursts in `table`; or why there are none, where that is the candidate's. The
     anchor, which is the same at all points, is warmed up before the first alone."""
-    table.bursts = {}
+    schedule.bursts = {}
     try:
-        table.warm_up([p for p in table.players if p is not contender.anchor or p.name not in table.calls])
-        if table.room.device == "cuda":
-            table.calls |= {name: min(n, _OF_LONG) for name, n in table.calls.items() if n <= _LONG}
+        schedule.warm_up([p for p in schedule.subjects if p is not subject.anchor or p.name not in schedule.calls])
+        if schedule.memory.device == "cuda":
+            schedule.calls |= {name: min(n, _OF_LONG) for name, n in schedule.calls.items() if n <= _LONG}
         for _ in range(_BURSTS):
-            table.round()
+            schedule.round()
     except CellFault as fault:
-        if fault.source != contender.ours.cell.plan.name or not contender.ours.cell.alive:
+        if fault.source != subject.ours.cell.plan.name or not subject.ours.cell.alive:
             raise
         return str(fault)[:500]
     return ""

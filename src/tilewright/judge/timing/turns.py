@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ...facts.outcome import Interval
 from . import statistics
-from .interleave import Player, Table
+from .interleave import BurstSchedule, TimedSubject
 from .measure import Implausible, clock_slack_s, said_s
 
 _TRIALS, _ROUNDS = 2, 12  # each with rounds of its own, until a candidate is refused, or its time added
@@ -31,21 +31,21 @@ class Beside:
     cpu_ns: Interval
 
 
-def check_turns(table: Table, ours: Player, eager: Player, *, threads: int) -> float:
+def check_turns(schedule: BurstSchedule, ours: TimedSubject, eager: TimedSubject, *, threads: int) -> float:
     """How much time, in ns, is to be added to each of the candidate's calls: 0 where it spends no more beside them than
     eager does. Raises Implausible("works_between"). `threads`: how many OpenMP has in a cell."""
-    found = _beside(table, ours, eager, threads)
+    found = _beside(schedule, ours, eager, threads)
     for _ in range(_TRIALS):
-        if not _suspect(table, ours, found):
+        if not _suspect(schedule, ours, found):
             return 0.0
-        again = table.anew((ours, eager), table.calls)
+        again = schedule.anew((ours, eager), schedule.calls)
         for _ in range(_ROUNDS):
             again.round()
         found = _least(found, _beside(again, ours, eager, threads))
-    if not _suspect(table, ours, found):
+    if not _suspect(schedule, ours, found):
         return 0.0
-    slack_ns = clock_slack_s(table, ours.name) * 1e9
-    eager_ns, eager_cpu_ns = said_s(table, eager.name) * 1e9, plain.median(table.used[eager.name]) * 1e9
+    slack_ns = clock_slack_s(schedule, ours.name) * 1e9
+    eager_ns, eager_cpu_ns = said_s(schedule, eager.name) * 1e9, plain.median(schedule.used[eager.name]) * 1e9
     worked = [
         (found.wall_ns, eager_ns, "takes", "by the judge's clock"),
         (found.cpu_ns, _MOST_CPU * eager_cpu_ns, "uses", "of processors' time"),
@@ -60,8 +60,8 @@ def check_turns(table: Table, ours: Player, eager: Player, *, threads: int) -> f
     return max(0.0, found.wall_ns.mid) if found.wall_ns.low > slack_ns else 0.0
 
 
-def _suspect(table: Table, ours: Player, found: Beside) -> bool:
-    return max(found.wall_ns.low, found.cpu_ns.low) > clock_slack_s(table, ours.name) * 1e9
+def _suspect(schedule: BurstSchedule, ours: TimedSubject, found: Beside) -> bool:
+    return max(found.wall_ns.low, found.cpu_ns.low) > clock_slack_s(schedule, ours.name) * 1e9
 
 
 def _least(one: Beside, other: Beside) -> Beside:
@@ -71,10 +71,10 @@ def _least(one: Beside, other: Beside) -> Beside:
     return Beside(wall_ns=wall_ns, cpu_ns=cpu_ns)
 
 
-def _beside(table: Table, ours: Player, eager: Player, threads: int) -> Beside:
-    walls = zip(table.between[ours.name], table.between[eager.name], strict=True)
+def _beside(schedule: BurstSchedule, ours: TimedSubject, eager: TimedSubject, threads: int) -> Beside:
+    walls = zip(schedule.between[ours.name], schedule.between[eager.name], strict=True)
     wall_ns = [(plain.median(mine) - plain.median(theirs)) * 1e9 for mine, theirs in walls]
     waiting_s = max(0, threads - 1) * _WAITING_S
-    cpus = zip(table.cpu[ours.name], table.cpu[eager.name], strict=True)
+    cpus = zip(schedule.cpu[ours.name], schedule.cpu[eager.name], strict=True)
     cpu_ns = [(mine - theirs - waiting_s) * 1e9 for mine, theirs in cpus]
     return Beside(wall_ns=statistics.median_interval(wall_ns), cpu_ns=statistics.median_interval(cpu_ns))

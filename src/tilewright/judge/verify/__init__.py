@@ -9,12 +9,12 @@ from .memory import memory, with_memory
 from .numerics import numerics
 from .reading import Reading
 from .specification import specification
-from .subject import Subject
+from .subject import VerifiedSubject
 
-__all__ = ["Subject", "verified", "with_memory"]
+__all__ = ["VerifiedSubject", "verified", "with_memory"]
 
 
-def verified(candidate: Candidate, subject: Subject) -> Verified:
+def verified(candidate: Candidate, subject: VerifiedSubject) -> Verified:
     """Nothing of it is run. What can't be parsed has a verdict on its compilation alone."""
     reading = Reading(candidate)
     first = compiles(reading)

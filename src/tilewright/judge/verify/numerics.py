@@ -7,7 +7,7 @@ import re
 
 from ...facts.verdict import Verdict
 from .reading import Reading
-from .subject import Subject
+from .subject import VerifiedSubject
 
 _WIDE = ("f32", "f64")
 _SQUARE = re.compile(r"\b(\w+) \* \1\b|\*\* 2|square|pow")
@@ -21,7 +21,7 @@ _SIGNS = (
 )  # fmt: skip
 
 
-def numerics(reading: Reading, subject: Subject) -> Verdict:
+def numerics(reading: Reading, subject: VerifiedSubject) -> Verdict:
     """Suspect: fewer bits than the results have, where the reference has them all, and sums that cancel."""
     outputs, source = subject.main.outputs, subject.problem.source
     wide = bool(outputs) and outputs[0].dtype in _WIDE and subject.problem.precision == "reference"

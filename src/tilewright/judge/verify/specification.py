@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from ...edges.toolchain.tripwires import tripwires
 from ...facts.verdict import Verdict
 from .reading import Reading, called, certain, evaluated, parameters
-from .subject import Subject
+from .subject import VerifiedSubject
 
 _FOUND = re.compile(r"static detector: (\S+) \((\w+)\)")
 _REACHES = re.compile(
@@ -22,7 +22,7 @@ _PATCHED = ("torch", "time", "nn", "F", "os", "sys", "gc", "builtins", "math", "
 _FLAGS = re.compile(r"backends|benchmark|allow_tf32|deterministic|\bpath\b|environ")
 
 
-def specification(reading: Reading, subject: Subject) -> Verdict:
+def specification(reading: Reading, subject: VerifiedSubject) -> Verdict:
     """Proven: a call that can't be made as the reference's is, results of another structure, inputs that are written
     to, a result that depends on no input. What kernelguard and words that reach out of the module tell is a sign."""
     proofs = [*_signatures(reading, subject), *_results(reading, subject), *_inputs(reading, subject)]
@@ -38,7 +38,7 @@ def specification(reading: Reading, subject: Subject) -> Verdict:
     return Verdict(verifier="specification", says=says, why="; ".join(signs[:6]))  # type: ignore[arg-type]
 
 
-def _signatures(reading: Reading, subject: Subject) -> Iterator[str]:
+def _signatures(reading: Reading, subject: VerifiedSubject) -> Iterator[str]:
     forward, made = reading.forward, reading.constructor
     inputs = len(subject.main.inputs)
     reference = subject.reference("forward")
@@ -58,7 +58,7 @@ def _arity(function: ast.FunctionDef, count: int, name: str) -> Iterator[str]:
         yield f"{name} takes {most} argument(s), and is called with {count}"
 
 
-def _results(reading: Reading, subject: Subject) -> Iterator[str]:
+def _results(reading: Reading, subject: VerifiedSubject) -> Iterator[str]:
     """Of a `return` that is certainly reached."""
     forward = reading.forward
     last = next((s for s in certain(forward.body) if isinstance(s, ast.Return)), None) if forward else None
@@ -71,7 +71,7 @@ def _results(reading: Reading, subject: Subject) -> Iterator[str]:
         yield f"line {last.lineno}: returns {mine} result(s), for {theirs}"
 
 
-def _last_result(subject: Subject) -> ast.expr | None:
+def _last_result(subject: VerifiedSubject) -> ast.expr | None:
     reference = subject.reference("forward")
     last = reference.body[-1] if reference is not None else None
     others = [n for n in ast.walk(reference) if isinstance(n, ast.Return)] if reference is not None else []
@@ -85,7 +85,7 @@ def _count(value: ast.expr | None) -> int:
     return 1 if isinstance(value, ast.BinOp | ast.Compare | ast.UnaryOp) else 0
 
 
-def _inputs(reading: Reading, subject: Subject) -> Iterator[str]:
+def _inputs(reading: Reading, subject: VerifiedSubject) -> Iterator[str]:
     """Whether they are read, and left as they are."""
     forward, reference = reading.forward, subject.reference("forward")
     if forward is None or reference is None:

@@ -11,7 +11,7 @@ from .reading import method, model_class
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class VerifiedSubject:
     """`cases`: what was learnt of each by running the reference once."""
 
     problem: Problem

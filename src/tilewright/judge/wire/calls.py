@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from ...facts.gradients import NO_GRADIENTS, Gradients
-from .parts import Attribute, Mark, NamedSpec, OutputFacts, Spent, TensorRef
+from .parts import Attribute, Mark, NamedSpec, OutputFacts, SpentClocks, TensorRef
 
 LEFT = -2  # the tag under which what a timed call left of the state that it moves is held
 
@@ -89,10 +89,11 @@ class MarkState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call:
-    """Call the module once; what it returns is held under `tag` until dropped. `poison_bytes`: sizes of freed blocks to
-    fill with a NaN pattern first. In training, `between`: inputs of another forward before this one's backward, if any;
-    `unlike`: upstream gradients lie in memory as no kernel makes them, and those that are nought are left out."""
+class CallRequest:
+    """CallRequest the module once; what it returns is held under `tag` until dropped. `poison_bytes`: sizes of freed
+    blocks to fill with a NaN pattern first. In training, `between`: inputs of another forward before this one's
+    backward, if any; `unlike`: upstream gradients lie in memory as no kernel makes them, and those that are nought are
+    left out."""
 
     tag: int
     args: str
@@ -104,7 +105,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Store:
+class StoreRequest:
     """Copy the tensors held under `tag` into place."""
 
     tag: int
@@ -216,7 +217,8 @@ class CountFallbacks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Call the module under torch's profiler. `launches`: with what each launch on a GPU took of a multiprocessor."""
+    """CallRequest the module under torch's profiler. `launches`: with what each launch on a GPU took of a
+    multiprocessor."""
 
     args: str
     inputs: tuple[TensorRef, ...]
@@ -225,14 +227,14 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """Call the module once, and say how much memory it took."""
+    """CallRequest the module once, and say how much memory it took."""
 
     args: str
     inputs: tuple[TensorRef, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capture:
+class CaptureRequest:
     """Record a call as a CUDA graph: the last request of all, since what is recorded never runs."""
 
     args: str
@@ -272,7 +274,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class FaultReply:
     """`by_code`: raised by the code under test (else by the cell's own code)."""
 
     by_code: bool
@@ -354,7 +356,7 @@ class Profiled:
     """What one call spent its time in, the longest first; how many kernels and copies it started on a GPU, and the
     host's time for one that is empty (0: not on a GPU)."""
 
-    spent: tuple[Spent, ...]
+    spent: tuple[SpentClocks, ...]
     launches: int = 0
     launch_ns: float = 0.0
 
@@ -367,7 +369,7 @@ class PeakBytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Captured:
+class CaptureReply:
     leaves_streams: bool
 
 

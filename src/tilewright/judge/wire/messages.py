@@ -21,10 +21,10 @@ from .approaches import Approach as Approach
 from .approaches import Approached as Approached
 from .calls import LEFT as LEFT
 from .calls import Attributes as Attributes
-from .calls import Call as Call
 from .calls import Called as Called
-from .calls import Capture as Capture
-from .calls import Captured as Captured
+from .calls import CallRequest as CallRequest
+from .calls import CaptureReply as CaptureReply
+from .calls import CaptureRequest as CaptureRequest
 from .calls import Clear as Clear
 from .calls import Cleared as Cleared
 from .calls import ComparedState as ComparedState
@@ -37,7 +37,7 @@ from .calls import Deal as Deal
 from .calls import Done as Done
 from .calls import Drop as Drop
 from .calls import Fallbacks as Fallbacks
-from .calls import Fault as Fault
+from .calls import FaultReply as FaultReply
 from .calls import GraphReplayed as GraphReplayed
 from .calls import Hello as Hello
 from .calls import HoldTimed as HoldTimed
@@ -54,7 +54,7 @@ from .calls import Profiled as Profiled
 from .calls import ReadAttributes as ReadAttributes
 from .calls import RecordGraph as RecordGraph
 from .calls import ReplayGraph as ReplayGraph
-from .calls import Store as Store
+from .calls import StoreRequest as StoreRequest
 from .calls import StoreState as StoreState
 from .calls import Swap as Swap
 from .calls import Tick as Tick
@@ -69,7 +69,7 @@ from .parts import Attribute as Attribute
 from .parts import Mark as Mark
 from .parts import NamedSpec as NamedSpec
 from .parts import OutputFacts as OutputFacts
-from .parts import Spent as Spent
+from .parts import SpentClocks as SpentClocks
 from .parts import TensorRef as TensorRef
 from .redraws import SPREADS as SPREADS
 from .redraws import Moved as Moved

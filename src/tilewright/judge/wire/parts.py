@@ -60,7 +60,7 @@ class OutputFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
+class SpentClocks:
     """Device time of one kernel, or on the CPU an operator's own time, under the name that the profiler gives it. Of a
     kernel's launch, where that was asked for: registers a thread, bytes of shared memory and threads a CTA, CTAs."""
 

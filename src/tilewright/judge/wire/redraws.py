@@ -14,11 +14,11 @@ SPREADS = ("whole", "sparse", "few", "exchanged")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Redraw:
     """In a reference cell: perturb floating parameters and buffers in place around the values constructed. `spread`:
-    which elements of them, one of SPREADS. `brief`: parameters then get 12 significant bits."""
+    which elements of them, one of SPREADS. `context`: parameters then get 12 significant bits."""
 
     seed: int
     spread: str = "whole"
-    brief: bool = False
+    context: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

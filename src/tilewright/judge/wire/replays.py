@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ...facts.discovery import Named, Replayed, Spread, Step
+from ...facts.discovery import InputStatistics, Named, Replayed, StatementOfGraph
 from .parts import TensorRef
 
-__all__ = ["Named", "Observe", "Observed", "Replay", "Replayed", "Spread", "Step"]
+__all__ = ["Named", "Observe", "Observed", "Replay", "Replayed", "InputStatistics", "StatementOfGraph"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,7 @@ class Replay:
     args: str
     inputs: tuple[TensorRef, ...]
     parameters: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[StatementOfGraph, ...]
     flush_bytes: int
     most_rounds: int
     budget_s: float
@@ -31,7 +31,7 @@ class Observe:
     args: str
     inputs: tuple[TensorRef, ...]
     parameters: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[StatementOfGraph, ...]
     values: tuple[Named, ...]
 
 
@@ -39,4 +39,4 @@ class Observe:
 class Observed:
     """Of the values that are tensors of a known dtype, in the order of the statements."""
 
-    spreads: tuple[Spread, ...]
+    spreads: tuple[InputStatistics, ...]

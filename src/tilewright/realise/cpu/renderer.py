@@ -10,7 +10,7 @@ from ...facts.problem import Target
 from ...facts.space import Knob, Point, Space, point
 from ...ir.partial import adding_up, in_parts, usual_parts
 from ...ir.program import DTYPE_BYTES, RANKED, Program, Reduction
-from ..narrow import computes_in_float8
+from ..float8 import computes_in_float8
 from ..realiser import Fit, Refused, copied, refused
 from .source import headline, open_rows, source, vector_dimension
 from .text import CannotRender

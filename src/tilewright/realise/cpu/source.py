@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ...ir.program import DTYPE_BYTES, Load, Operand, Output, Plain, Program, Reduction, Scan, Statement
 from ...ir.schedule import Pass, Schedule, scan_schedule, schedule
-from ..narrow import rounded_once
+from ..float8 import rounded_once
 from .text import MEMORY, VALUE, CannotRender, Writer, convert, literal, load_type
 
 # Words that a value's name would hide in the generated file.

@@ -11,10 +11,10 @@ from ...facts.problem import Target
 from ...facts.space import Point, Space
 from ...ir.program import Program
 from ..realiser import Fit, Refused, refused
-from .diagonals import NO_ZEROS, kept_diagonals
+from .kept_diagonals import NO_ZEROS, kept_diagonals
 from .points import KNOBS
 from .renderer import skeleton_files, unsupported
-from .sides import is_gated, is_plain, is_routed, is_skinny, sizes
+from .shape import is_dual, is_grouped_gemm, is_plain, is_small_m, sizes
 from .text import fused_text
 from .tiles import turn
 
@@ -37,11 +37,11 @@ def _unsupported(program: Program) -> str | None:
     assert product is not None
     if not is_plain(program):
         return "without TMA, a product in other types than fp16 and bf16"
-    if program.reduced or is_gated(program) or is_routed(program) or product.prologues or len(program.outputs) > 1:
+    if program.reduced or is_dual(program) or is_grouped_gemm(program) or product.prologues or len(program.outputs) > 1:
         return "without TMA, a product with more than an elementwise epilogue"
     if product.zeros != NO_ZEROS or kept_diagonals(program) != (None, None):
         return "without TMA, a product of triangles or bands"
-    return "without TMA, a product with a side of 64 or less" if is_skinny(program) else None
+    return "without TMA, a product with a side of 64 or less" if is_small_m(program) else None
 
 
 def points(program: Program, device: Device) -> Space:

@@ -10,12 +10,12 @@ from math import ceil
 from ...facts.device import Device
 from ...facts.space import Knob, Point, Space, point
 from ...ir.program import DTYPE_BYTES, Program
-from .diagonals import NO_ZEROS, kept_diagonals
-from .entered import enters
-from .grouped import fits, is_grouped, is_row
+from .column_groups import fits, has_column_groups, is_row
+from .kept_diagonals import NO_ZEROS, kept_diagonals
+from .prologues import takes_prologue
 from .reduced import BLOCK
-from .sides import factors, is_gated, is_plain, is_rounded, is_routed, is_skinny, lies_along_k, sizes
-from .skinny import is_unpacked, skinny_points, skinny_space
+from .shape import factors, is_dual, is_grouped_gemm, is_k_major, is_plain, is_small_m, is_tf32, sizes
+from .small_m import is_mixed_input, small_m_points, small_m_space
 from .tiles import KERNEL, bare_points, is_bare, turn
 from .time import DEPTH, work_ns
 
@@ -58,7 +58,7 @@ _WIDE_SHAPES = (("256x192", "1x2"), ("256x160", "1x2"), ("128x192", "2x1"), ("12
 _FUSED_STAGED = (("128x128", "2x1", "pingpong"), ("128x256", "2x1", "cooperative"), ("64x256", "2x1", "pingpong"))
 # Half of the columns are of each product; behind, how much longer a tile of as many elements takes (six sizes from
 # 8192 x 3072 x 768 to 2048 x 28672 x 8192; H200, 2026-11-23).
-_GATED = (("128x256", "2x1", "cooperative", 1.0), ("128x192", "2x1", "pingpong", 1.02),
+_DUAL = (("128x256", "2x1", "cooperative", 1.0), ("128x192", "2x1", "pingpong", 1.02),
           ("256x128", "1x2", "cooperative", 1.02), ("256x192", "1x2", "cooperative", 1.02),
           ("128x128", "2x1", "pingpong", 1.06), ("64x256", "2x1", "pingpong", 1.08),
           ("128x256", "1x1", "cooperative", 1.1), ("128x128", "1x1", "cooperative", 1.2))  # fmt: skip
@@ -114,7 +114,7 @@ def thin_points(program: Program, device: Device) -> tuple[Point, ...]:
     _, m, n, k = sizes(program)
     if min(m, n) < _LEAST_STREAMED_SIDE or k < LEAST_K:
         return ()
-    if program.reduced or is_rounded(program) or is_gated(program):
+    if program.reduced or is_tf32(program) or is_dual(program):
         return ()
     wanted = ("128x64", "left") if n < m else ("64x128", "right")
     return tuple(p for _, p in ranked_points(program, device) if (dict(p)["tile"], dict(p)["streamed"]) == wanted)
@@ -122,16 +122,16 @@ def thin_points(program: Program, device: Device) -> tuple[Point, ...]:
 
 def space(program: Program, device: Device) -> Space:
     """The knobs, and at most 8 points in the order in which the model has them."""
-    if is_unpacked(program) or (is_gated(program) and is_skinny(program)):
-        return skinny_space(program, KNOBS, KERNEL, device)
-    if is_gated(program):
-        return Space(knobs=KNOBS, points=_gated_points(program, device))
-    skinny = skinny_points(program, device) if is_skinny(program) and not program.reduced else ()
-    others = () if skinny and min(sizes(program)[1:3]) < _LEAST_SIDE else _points(program, device)
+    if is_mixed_input(program) or (is_dual(program) and is_small_m(program)):
+        return small_m_space(program, KNOBS, KERNEL, device)
+    if is_dual(program):
+        return Space(knobs=KNOBS, points=_dual_points(program, device))
+    small_m = small_m_points(program, device) if is_small_m(program) and not program.reduced else ()
+    others = () if small_m and min(sizes(program)[1:3]) < _LEAST_SIDE else _points(program, device)
     wide = () if is_thin(program) else _exact_points(program, device)
     if sizes(program)[3] < LEAST_K:
         return Space(knobs=KNOBS, points=wide)
-    points = (*(*skinny, *others)[: _POINTS - len(wide)], *wide)
+    points = (*(*small_m, *others)[: _POINTS - len(wide)], *wide)
     allowed = _intervals(program)
     if len(allowed) < 2:
         return Space(knobs=KNOBS, points=points)
@@ -141,12 +141,12 @@ def space(program: Program, device: Device) -> Space:
 
 def _intervals(program: Program) -> tuple[int, ...]:
     """Of promotion, those that are proven as accurate as fp32's own sums; which are found by the size, if "auto"."""
-    if factors(program)[0].dtype != "f32" or is_rounded(program):
+    if factors(program)[0].dtype != "f32" or is_tf32(program):
         return ()
     return tuple(interval for interval, least in _PROVEN if sizes(program)[3] >= least)
 
 
-def _gated_points(program: Program, device: Device) -> tuple[Point, ...]:
+def _dual_points(program: Program, device: Device) -> tuple[Point, ...]:
     """Tiles of both products' columns together; whole ones in shared memory first, where the result is of 16 bits."""
     _, m, n, _ = sizes(program)
 
@@ -157,14 +157,12 @@ def _gated_points(program: Program, device: Device) -> tuple[Point, ...]:
         return ceil(tiles / device.processors) * tall * wide * shape[3]
 
     if not is_plain(program):
-        together = [
-            shape for shape in sorted(_GATED, key=work) if shape[2] == "cooperative" and shape[0] not in _THIRDS
-        ]
+        together = [shape for shape in sorted(_DUAL, key=work) if shape[2] == "cooperative" and shape[0] not in _THIRDS]
         points = [turn(tile, cluster, "direct", "cooperative") for tile, cluster, *_ in together]
         exact = {**dict(turn("128x128", "1x1", "direct", "cooperative")), "split": "bf16x6"}
-        return (*points, *(() if is_rounded(program) else (point(**exact),)))
+        return (*points, *(() if is_tf32(program) else (point(**exact),)))
     lines = program.outputs[0].dtype in ("f16", "bf16") and n % 8 == 0
-    shapes = [s for s in sorted(_GATED, key=work) if s[0] not in _THIRDS or lies_along_k(program)[1]]
+    shapes = [s for s in sorted(_DUAL, key=work) if s[0] not in _THIRDS or is_k_major(program)[1]]
     stores = ["direct" if not lines else "bulk" if s[0] in _THIRDS else "staged" for s in shapes]
     return tuple(turn(s[0], s[1], store, s[2]) for s, store in zip(shapes, stores, strict=True))
 
@@ -172,7 +170,7 @@ def _gated_points(program: Program, device: Device) -> tuple[Point, ...]:
 def _exact_points(program: Program, device: Device) -> tuple[Point, ...]:
     """Of fp32 one with six products of bf16: half as fast, and right where three of fp16 are not accurate enough; where
     K is short several, and nothing else."""
-    if factors(program)[0].dtype != "f32" or is_rounded(program):
+    if factors(program)[0].dtype != "f32" or is_tf32(program):
         return ()
     ranked = reducing_points(program, device) if program.reduced else ranked_points(program, device)
     fitting = (dict(p) for _, p in ranked if dict(p)["tile"] in _THREE_PLANES and dict(p)["streamed"] == "none")
@@ -188,7 +186,7 @@ def reducing_points(program: Program, device: Device) -> list[tuple[float, Point
 
     def takes(point: dict[str, str | int]) -> bool:
         columns = int(str(point["tile"]).split("x")[1])
-        whole = fits(program, columns) if is_grouped(program) else columns % BLOCK == 0
+        whole = fits(program, columns) if has_column_groups(program) else columns % BLOCK == 0
         return point["split_k"] == 1 and point["streamed"] != "right" and whole
 
     return [(work, p) for work, p in ranked_points(program, device) if takes(dict(p))]
@@ -206,7 +204,7 @@ def ranked_points(program: Program, device: Device) -> list[tuple[float, Point]]
     # own, those of a factor that serves several are not.
     whole = program.product.zeros != NO_ZEROS or (split and shared)
     ranked: list[tuple[float, int, Point]] = []
-    streams = _streams(program) if split and not is_rounded(program) else ()
+    streams = _streams(program) if split and not is_tf32(program) else ()
     flat = split and k >= _FLAT_K
     shapes = (*(_SHAPES[1::-1] if flat else _SHAPES[:2]), *_SHAPES[2:], *(_WIDE_SHAPES if is_plain(program) else ()))
     for rank, (tile, cluster, streamed) in enumerate((*((t, c, "none") for t, c in shapes), *streams)):
@@ -214,7 +212,7 @@ def ranked_points(program: Program, device: Device) -> list[tuple[float, Point]]
             if parts > 1 and (whole or ceil(k / DEPTH) // parts < 4):
                 break
             setting = point(tile=tile, cluster=cluster, split_k=parts, streamed=streamed, **KERNEL)
-            if enters(program, dict(setting)):
+            if takes_prologue(program, dict(setting)):
                 ranked.append((takes_ns(setting), rank, setting))
     ranked.sort(key=lambda item: item[:2])
     return [(work, p) for work, _, p in ranked]
@@ -232,9 +230,9 @@ def _model(program: Program, device: Device) -> Callable[[Point], float]:
     batch, m, n, k = sizes(program)
     assert program.product is not None
     of_program = partial(
-        work_ns, batch, m, n, k, fp32=factors(program)[0].dtype == "f32", rounded=is_rounded(program),
+        work_ns, batch, m, n, k, fp32=factors(program)[0].dtype == "f32", rounded=is_tf32(program),
         kept=(None, None) if program.reduced else kept_diagonals(program), zeros=program.product.zeros,
-        along=lies_along_k(program), device=device,
+        along=is_k_major(program), device=device,
     )  # fmt: skip
 
     def takes_ns(setting: Point) -> float:
@@ -251,7 +249,7 @@ def _points(program: Program, device: Device) -> tuple[Point, ...]:
     if is_thin(program):
         return thin_points(program, device)[:_STREAMED_POINTS]
     plain = is_plain(program)
-    if is_routed(program):
+    if is_grouped_gemm(program):
         return _points_of_stretches(program)
     points = [p for _, p in (reducing_points(program, device) if program.reduced else ranked_points(program, device))]
     streaming = [p for p in points if dict(p)["streamed"] != "none"][:_STREAMED_POINTS]
@@ -260,9 +258,11 @@ def _points(program: Program, device: Device) -> tuple[Point, ...]:
         columns = next(wide for wide in _WHOLE_ROWS if program.domain[-1] <= wide)
         return tuple(turn(tile, cluster, "direct", how) for tile, cluster, how in _WHOLE_ROWS[columns])
     if program.reduced:
-        shapes = [s for s in _REDUCED_IN_TURNS if not is_grouped(program) or fits(program, int(s[0].split("x")[1]))]
+        shapes = [
+            s for s in _REDUCED_IN_TURNS if not has_column_groups(program) or fits(program, int(s[0].split("x")[1]))
+        ]
         turns = tuple(turn(*shape) for shape in shapes) if plain else ()  # not yet measured: never first
-        if turns and is_grouped(program) and program.outputs[0].shape == program.domain:
+        if turns and has_column_groups(program) and program.outputs[0].shape == program.domain:
             return turns  # else nothing is multiplied while elements are written (see `unhidden`)
         return (*chosen[:1], *_in_turn(turns, chosen[1:]))
     in_lines = sizes(program)[2] * DTYPE_BYTES[program.outputs[0].dtype] % TMA_BYTES == 0
@@ -285,7 +285,7 @@ def _streamed_in_k(program: Program, device: Device) -> tuple[Point, ...]:
         work * (_SQUARE_RATE if dict(p)["tile"] == "128x128" else 1.0) for work, p in ranked_points(program, device)
     )
     settings = [turn(tile, cluster, "direct", "stream_k") for tile, cluster in _STREAM_K_SHAPES]
-    found = [(takes_ns(p), p) for p in settings if enters(program, dict(p))]
+    found = [(takes_ns(p), p) for p in settings if takes_prologue(program, dict(p))]
     return tuple(p for work, p in sorted(found)[:_STREAM_K_POINTS] if work < _STREAM_K_GAIN * best)
 
 
@@ -322,7 +322,7 @@ def _streams(program: Program) -> tuple[tuple[str, str, str], ...]:
         return ()
     if not program.reduced and kept_diagonals(program) != (None, None):
         return ()
-    left, right = lies_along_k(program)
+    left, right = is_k_major(program)
     found: list[tuple[str, str, str]] = []
     if left:
         found += [("128x128", "2x1", "left"), ("128x128", "1x1", "left"), ("128x64", "1x1", "left")]

@@ -9,36 +9,21 @@ from ...facts.device import Device
 from ...facts.problem import Target
 from ...facts.space import Point, Space
 from ...ir.program import DTYPE_BYTES, Program
-from ..narrow import computes_in_float8
-from ..realiser import Fit, Refused, copied, refused
+from ..float8 import computes_in_float8
+from ..realiser import Fit, Refused, carried, copied, refused
 from ..rows import renderer as rows
 from ..rows.text import fused_text as rows_text
-from .entered import unenterable
-from .grouped import is_grouped, is_row, ungroupable
+from .column_groups import has_column_groups, is_row, no_column_groups
 from .points import EIGHT_BITS, FAR, LEAST_K, TMA_BYTES, is_thin, ranked_points, reducing_points, space, thin_points
+from .prologues import no_prologue
 from .reduced import blocked
-from .sides import (
-    SKINNY_SIDE,
-    factors,
-    is_gated,
-    is_plain,
-    is_rounded,
-    is_routed,
-    is_skinny,
-    lies_along_k,
-    line_of,
-    sizes,
-)
-from .skinny import is_unpacked, unpackable
+from .shape import SMALL_M, factors, is_dual, is_grouped_gemm, is_k_major, is_plain, is_small_m, is_tf32, line_of, sizes
+from .small_m import is_mixed_input, no_mixed_input
 from .text import fused_text, reduced_texts
 from .time import FITTED, Rates, copies_ns, least_ns
 
 target: Target = "cuda"
-_SKELETONS = (
-    "__init__", "ampere", "band", "blocks", "bounds", "compiling", "ending", "entering", "entries", "experts", "finish",
-    "fused", "groups", "gated", "launch", "lying", "noted", "outlet", "pair", "partly", "plan", "product", "reach",
-    "routed", "shares", "skinny", "split", "staged", "stream_k", "streamed", "unpacked", "unpacking", "waves", "writes",
-)  # fmt: skip
+_SKELETONS = ("cuda/gemm", *(f"cuda/gemm/{part}" for part in ("mainloop", "epilogue", "prologue", "fp32", "host")))
 _TYPES = ("f32", "f16", "bf16")
 _ALSO_WRITTEN = ("float8_e4m3fn", "i8", "u8", "i32", "i64", "bool")
 _ALSO_READ = ("i64", "i32", "bool")  # beside a product of which rows are reduced: labels, masks
@@ -54,7 +39,7 @@ _LEAST_WORK = 1 << 24  # M N K: below, it is all launch
 # not here is written by a kernel of its own (see `unhidden`). Whole rows of 64 to 256 columns: one kernel takes 0.80 to
 # 1.005 of the time of two, from 512 of K on (H200, 2026-11-24; whole-rows.json of the results).
 _WRITTEN_FROM = {("groups of columns", 16): 2048, ("rows", 16): 512}
-_SKINNY_TILE = 64  # rows; from so many times the multiprocessors' number on, K is not cut
+_SMALL_M_TILE = 64  # rows; from so many times the multiprocessors' number on, K is not cut
 
 
 def fits(program: Program, device: Device) -> Fit | Refused:
@@ -73,7 +58,7 @@ def points(program: Program, device: Device) -> Space:
 
 def render(program: Program, name: str, point: Point, device: Device) -> tuple[SourceFile, ...]:
     """`NAME.py`; where rows are reduced across tiles, the product and the kernel that joins its blocks beside it."""
-    if not program.reduced or is_grouped(program):
+    if not program.reduced or has_column_groups(program):
         return (SourceFile(path=f"{name}.py", text=fused_text(program, name, point)),)
     whole, product, joined = reduced_texts(program, name, point)
     first = rows.points(joined, device).points[0]
@@ -86,7 +71,7 @@ def render(program: Program, name: str, point: Point, device: Device) -> tuple[S
 
 def skeleton_files() -> tuple[SourceFile, ...]:
     """Those of rows, too: products share their element functions and their cache."""
-    return copied((*rows.SKELETONS, *(f"cuda/gemm/{name}.py" for name in _SKELETONS), "cuda/cubin.py"))
+    return (*carried((*rows.SKELETONS, *_SKELETONS)), *copied(["cuda/common/cubin.py"]))
 
 
 def unsupported(program: Program, device: Device) -> str | None:
@@ -97,13 +82,13 @@ def unsupported(program: Program, device: Device) -> str | None:
     read, written = {o.dtype for o in others}, {o.dtype for o in program.outputs}
     if left.dtype not in (*_TYPES, EIGHT_BITS):
         return f"a product in {left.dtype} has no skeleton"
-    if left.dtype == EIGHT_BITS and not all(lies_along_k(program)):
+    if left.dtype == EIGHT_BITS and not all(is_k_major(program)):
         return "a product in eight bits whose matrices don't lie along K"
-    if is_grouped(program) and not read <= set(_TYPES):
+    if has_column_groups(program) and not read <= set(_TYPES):
         return "groups of columns beside other types than fp32, fp16, bf16"
     if not program.reduced and not read <= set(_READ_BESIDE):
         return "an epilogue that reads other types than fp32, fp16, bf16, bool, and integers of 8, 32 and 64 bits"
-    if is_grouped(program) and (not written <= set(_TYPES) or len(program.outputs) != 1):
+    if has_column_groups(program) and (not written <= set(_TYPES) or len(program.outputs) != 1):
         return "groups of columns of other types than fp32, fp16, bf16, or of several results"
     if not program.reduced and not written <= {*_TYPES, *_ALSO_WRITTEN}:
         return "an epilogue of float64 or of 16-bit integers"
@@ -111,24 +96,24 @@ def unsupported(program: Program, device: Device) -> str | None:
         return "an epilogue in float64 or in float8"
     if len(others) + (0 if program.reduced else len(program.outputs) - 1) > _MOST_OPERANDS:
         return f"an epilogue of more than {_MOST_OPERANDS} operands and further results"
-    exact = left.dtype == "f32" and not (program.reduced or is_rounded(program))
+    exact = left.dtype == "f32" and not (program.reduced or is_tf32(program))
     if k < (_LEAST_EXACT_K if exact else LEAST_K):
         return f"{m} x {n} x {k} is bound by memory, or too short for fp32's accuracy"
     if is_thin(program) and not thin_points(program, device):
         return f"{m} x {n} x {k} in fp32 is bound by memory, or fills half a tile that isn't streamed"
-    if batch * m * n * k < _LEAST_WORK and not is_skinny(program):
+    if batch * m * n * k < _LEAST_WORK and not is_small_m(program):
         return f"{m} x {n} x {k} is all launch"
-    if is_routed(program) and (program.reduced or not is_plain(program)):
+    if is_grouped_gemm(program) and (program.reduced or not is_plain(program)):
         return "rows of experts in other types than fp16 and bf16, or reduced"
     if max(batch, m, n, k) > _LONGEST_SIDE:
         return "a side of 2^31 and more"
     if _is_copied_for_long(program, device):
         return "rows that don't start at multiples of 16 bytes, and whose copy costs more than it brings"
-    if is_gated(program):
-        return _ungateable(program)
-    if is_unpacked(program):
-        return unpackable(program)
-    return unenterable(program) or (_unreducible(program, device) if program.reduced else None)
+    if is_dual(program):
+        return _no_dual(program)
+    if is_mixed_input(program):
+        return no_mixed_input(program)
+    return no_prologue(program) or (_unreducible(program, device) if program.reduced else None)
 
 
 def _is_copied_for_long(program: Program, device: Device) -> bool:
@@ -146,22 +131,22 @@ def _is_copied_for_long(program: Program, device: Device) -> bool:
     if not anywhere:
         return False
     sides = [float(item * prod(o.shape)) for o in anywhere]
-    several, results = len(program.products), float(m * n * (1 if is_routed(program) else batch))
+    several, results = len(program.products), float(m * n * (1 if is_grouped_gemm(program) else batch))
     moved = item * (prod(left.shape) + several * prod(right.shape) + results)
     flops = 2.0 * several * results * k
     ours, theirs = (least_ns(flops, moved, anywhere=a, device=device) for a in (False, True))
     return copies_ns(sides, device) + ours > FAR * theirs
 
 
-def _ungateable(program: Program) -> str | None:
-    """Why both products of a gated pair are better made by kernels of their own."""
+def _no_dual(program: Program) -> str | None:
+    """Why both products of a dual GEMM are better made by kernels of their own."""
     named = {o.name: o for o in program.operands}
     right, beside = (named[p.right] for p in program.products)
-    if len(program.domain) > 2 or right.dtype not in _TYPES or is_routed(program):
+    if len(program.domain) > 2 or right.dtype not in _TYPES or is_grouped_gemm(program):
         return "a gated pair in eight bits, or of batches"
     if sizes(program)[3] < LEAST_K:
         return "a gated pair of few sums"
-    if is_skinny(program) and sizes(program)[1] > SKINNY_SIDE:
+    if is_small_m(program) and sizes(program)[1] > SMALL_M:
         return "a gated pair of few columns"
     if right.dtype != "f32" and right.order != beside.order:
         return "a gated pair whose matrices lie in different ways"
@@ -170,10 +155,10 @@ def _ungateable(program: Program) -> str | None:
 
 def _unreducible(program: Program, device: Device) -> str | None:
     """Why this product's rows are better reduced by another kernel."""
-    if is_grouped(program):
-        if is_routed(program) or factors(program)[0].dtype not in _TYPES:
+    if has_column_groups(program):
+        if is_grouped_gemm(program) or factors(program)[0].dtype not in _TYPES:
             return "groups of columns of eight bits, or of stretches of rows"
-        return ungroupable(program) or unhidden(program) or _slower(program, device)
+        return no_column_groups(program) or unhidden(program) or _slower(program, device)
     n = sizes(program)[2]
     cut = blocked(program)
     others = [o for o in program.operands if not o.indexed]
@@ -206,8 +191,8 @@ def _slower(program: Program, device: Device) -> str | None:
     best, mine = (
         min((work for work, _ in ranked(program, device)), default=None) for ranked in (ranked_points, reducing_points)
     )
-    few = batch * m < _SKINNY_TILE * device.processors or n > SKINNY_SIDE or not is_row(program)
-    if best is None or mine is None or (few and is_skinny(program)):
+    few = batch * m < _SMALL_M_TILE * device.processors or n > SMALL_M or not is_row(program)
+    if best is None or mine is None or (few and is_small_m(program)):
         return "a product whose sums are not whole in one kernel"
     spared = 2.0 * batch * m * n * (4.0 if left.dtype == "f32" else 2.0)  # bytes neither written nor read
     if mine > _WORTH * best + spared / Rates(device).bytes:

@@ -6,23 +6,23 @@ from dataclasses import replace
 
 from ...facts.space import Point
 from ...ir.program import Operand, Output, Program, Statement
-from ..narrow import rounded_once
+from ..float8 import rounded_once
 from ..rows.text import RUN_OP, Lines, safe_names, tensors
 from ..strength import reduced_in_strength
-from .diagonals import NO_ZEROS, kept_diagonals
-from .entered import entering_texts, prologue_of
-from .grouped import grouped_texts, is_grouped
+from .column_groups import column_group_texts, has_column_groups
+from .kept_diagonals import NO_ZEROS, kept_diagonals
+from .prologues import prologue_of, prologue_texts
 from .reduced import blocked, blocks_of
-from .sides import factors, is_rounded, sizes
+from .shape import factors, is_tf32, sizes
 
 PRODUCTS = ("product", "product_1")  # as epilogues name them (gemm/finish.py)
 _TEXT = (
     '''\
 """{name}: a product of {left} and {right}, and what is computed of it. Made by Tilewright: CuTe DSL, for CUDA."""
 
-from tilewright_kernels.cuda import math as m
-{imports}from tilewright_kernels.cuda.gemm.fused import FusedProduct, ProductSpec
-from tilewright_kernels.cuda.spec import TensorSpec
+from tilewright_kernels.cuda.common import math as m
+{imports}from tilewright_kernels.cuda.gemm.host.fused import FusedProduct, ProductSpec
+from tilewright_kernels.cuda.common.spec import ArraySpec
 from tilewright_kernels.ops import torch_op
 
 
@@ -51,7 +51,7 @@ blocks. Made by Tilewright: CuTe DSL, for CUDA."""
 import {name}_product
 import {name}_rows
 
-from tilewright_kernels.cuda.chained import Chained
+from tilewright_kernels.cuda.common.chained import Chained
 from tilewright_kernels.ops import torch_op
 
 _FUSED = Chained({name}_product._FUSED, {name}_rows._FUSED, first={first}, second={second}, stacked=True)
@@ -64,10 +64,10 @@ _GROUPED = (
 """{name}: a product of {left} and {right}, and what is done with groups of {size} columns of it. Made by Tilewright:
 CuTe DSL, for CUDA."""
 
-from tilewright_kernels.cuda import math as m
-{imports}from tilewright_kernels.cuda.gemm.fused import FusedProduct, ProductSpec
-from tilewright_kernels.cuda.gemm.groups import Groups
-from tilewright_kernels.cuda.spec import ReductionSpec, Sweep, TensorSpec
+from tilewright_kernels.cuda.common import math as m
+{imports}from tilewright_kernels.cuda.gemm.host.fused import FusedProduct, ProductSpec
+from tilewright_kernels.cuda.gemm.epilogue.column_groups import ColumnGroups
+from tilewright_kernels.cuda.common.spec import ReductionSpec, Sweep, ArraySpec
 from tilewright_kernels.ops import torch_op
 
 
@@ -92,9 +92,9 @@ _REDUCED_PRODUCT = '''\
 """{name}: a product of {left} and {right}, and its rows reduced in blocks of columns. Made by Tilewright: CuTe DSL, for
 CUDA."""
 
-from tilewright_kernels.cuda import math as m
-{imports}from tilewright_kernels.cuda.gemm.fused import FusedProduct, ProductSpec
-from tilewright_kernels.cuda.spec import TensorSpec
+from tilewright_kernels.cuda.common import math as m
+{imports}from tilewright_kernels.cuda.gemm.host.fused import FusedProduct, ProductSpec
+from tilewright_kernels.cuda.common.spec import ArraySpec
 
 
 {made}{epilogue}
@@ -125,7 +125,7 @@ def reduced_texts(program: Program, name: str, settings: Point) -> tuple[str, st
     others = [o for o in ahead.operands if o.name != "product"]
     body = [item for item in ahead.body if isinstance(item, Statement)]
     batch, rows, columns, _ = sizes(program)
-    imports, made, before = entering_texts(program)
+    imports, made, before = prologue_texts(program)
     before += _zeros(program)
     states = (cut.states, batch, rows, blocks_of(columns))
     product = _REDUCED_PRODUCT.format(
@@ -135,7 +135,7 @@ def reduced_texts(program: Program, name: str, settings: Point) -> tuple[str, st
         left_spec=_spec(left), right_spec=_spec(right), operands=tensors(others),
         output=tensors([Output(name="states", dtype="f32", shape=states)]).strip(),
         reductions=repr(tuple(r.op for r in cut.reductions)), knobs=repr(dict(settings)),
-        rounded="\n    rounded=True," if is_rounded(program) else "", imports=imports, made=made, before=before,
+        rounded="\n    rounded=True," if is_tf32(program) else "", imports=imports, made=made, before=before,
     )  # fmt: skip
     places = {o.name: i for i, o in enumerate(program.operands)}
     read = [o.name for o in cut.ahead.operands if o.name != "product"]
@@ -151,7 +151,7 @@ def reduced_texts(program: Program, name: str, settings: Point) -> tuple[str, st
 
 def fused_text(program: Program, name: str, settings: Point, *, architecture: str = "") -> str:
     """The whole file; `architecture`: where it is not the skeleton's own."""
-    if is_grouped(program):
+    if has_column_groups(program):
         return _grouped_text(program, name, settings)
     left, right = factors(program)
     product = program.product
@@ -161,7 +161,7 @@ def fused_text(program: Program, name: str, settings: Point, *, architecture: st
     beside = next((o for o in program.operands if o.name in [p.right for p in program.products[1:]]), None)
     more = (name for name, operand in (("beside", beside), ("ends", ends)) if operand)
     first = (*_read(program, "left", "right"), *more)
-    imports, made, before = entering_texts(program)
+    imports, made, before = prologue_texts(program)
     before += _zeros(program)
     program = safe_names(reduced_in_strength(rounded_once(_epilogue(program))))
     others = [o for o in program.operands if o.name not in PRODUCTS]
@@ -191,14 +191,14 @@ def fused_text(program: Program, name: str, settings: Point, *, architecture: st
 
 def _grouped_text(program: Program, name: str, settings: Point) -> str:
     left, right = factors(program)
-    functions, groups, operands, output = grouped_texts(program)
+    functions, groups, operands, output = column_group_texts(program)
     first = _read(program, "left", "right")
-    imports, made, before = entering_texts(program)
+    imports, made, before = prologue_texts(program)
     before += _zeros(program)
     return _GROUPED.format(
         name=name, left=left.shape, right=right.shape, functions=functions, groups=groups,
         size=program.domain[-1], left_spec=_spec(left), right_spec=_spec(right), operands=tensors(operands),
-        output=_spec(output), rounded="\n    rounded=True," if is_rounded(program) else "", knobs=repr(dict(settings)),
+        output=_spec(output), rounded="\n    rounded=True," if is_tf32(program) else "", knobs=repr(dict(settings)),
         reads=", ".join((*first, *(o.name for o in operands))), writes=output.name,
         outputs=repr(((output.shape, output.dtype),)), arity=len(first) + len(operands),
         imports=imports, made=made, before=before,
@@ -226,7 +226,7 @@ def _zeros(program: Program) -> str:
 
 
 def _spec(tensor: Operand | Output) -> str:
-    """Its TensorSpec; a matrix has strides there, as an operand that is not read at positions of its own."""
+    """Its ArraySpec; a matrix has strides there, as an operand that is not read at positions of its own."""
     return tensors([replace(tensor, indexed=False) if isinstance(tensor, Operand) else tensor]).strip()
 
 

@@ -13,8 +13,8 @@ from math import ceil
 from ...facts.device import Device
 from ...facts.space import Point, point
 from ...ir.program import Program
-from .diagonals import NO_ZEROS, kept_diagonals
-from .sides import is_plain, is_routed, lies_along_k, sizes
+from .kept_diagonals import NO_ZEROS, kept_diagonals
+from .shape import is_grouped_gemm, is_k_major, is_plain, sizes
 from .time import DEPTH
 
 KERNEL: dict[str, str | int] = {
@@ -47,7 +47,7 @@ def turn(tile: str, cluster: str, store: str, schedule: str = "pingpong") -> Poi
 def is_bare(program: Program) -> bool:
     """Whether it is a whole product in 16 bits, with nothing beside it that its epilogue reads."""
     assert program.product is not None
-    if not is_plain(program) or program.reduced or is_routed(program) or len(program.operands) > 2:
+    if not is_plain(program) or program.reduced or is_grouped_gemm(program) or len(program.operands) > 2:
         return False
     return kept_diagonals(program) == (None, None) and program.product.zeros == NO_ZEROS
 
@@ -55,7 +55,7 @@ def is_bare(program: Program) -> bool:
 def bare_points(program: Program, device: Device) -> tuple[Point, ...]:
     """The settings, the fastest in the model first."""
     lines = program.outputs[0].dtype in ("f16", "bf16") and sizes(program)[2] % 8 == 0
-    of_b = lies_along_k(program)[1]
+    of_b = is_k_major(program)[1]
     fitting = [t for t in TILES if of_b or int(t[0].split("x")[1]) % LINE == 0]
     ranked = sorted(
         fitting,

@@ -12,7 +12,7 @@ from math import ceil
 
 from ...facts.device import Device
 from ...facts.devices import DEVICES
-from .diagonals import NO_ZEROS, Kept, Zeros, share, steps_of
+from .kept_diagonals import NO_ZEROS, Kept, Zeros, share, steps_of
 
 FITTED = DEVICES["h200"]
 DEPTH = 64  # of K, a step

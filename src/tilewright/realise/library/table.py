@@ -12,8 +12,8 @@ from tilewright.facts.pattern import Choice, Recipe, Region, Written
 from tilewright.facts.space import Point
 from tilewright.ir.graph import Graph
 
-from ..piece_code import arguments
 from ..realiser import Refused
+from ..subproblem_code import arguments
 from .flash_attn import FlashAttention
 from .protocol import Library, LibraryMatch
 from .sdpa import Sdpa

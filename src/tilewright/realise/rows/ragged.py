@@ -13,7 +13,7 @@ _NEUTRAL = {"sum": 0, "max": -inf, "min": inf}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class RaggedRow:
     """Of the values of a row `begin` and `end`: it goes from the one to before the other. `usual`: its length where
     stretches share out the dimension."""
 
@@ -22,7 +22,7 @@ class Stretch:
     usual: int
 
 
-def stretch_of(program: Program) -> Stretch | None:
+def stretch_of(program: Program) -> RaggedRow | None:
     """Of a program whose reductions, all in one sweep over one dimension that is not the innermost, take nothing
     outside of the stretch."""
     inner = len(program.domain) - 1
@@ -43,7 +43,7 @@ def stretch_of(program: Program) -> Stretch | None:
     if {kinds.get(begin), kinds.get(end)} - {"i64", "i32"}:
         return None  # a fraction is no place
     shares = prod(program.aligned(begin))
-    return Stretch(begin=begin, end=end, usual=max(program.inner_size // shares, 1)) if shares > 1 else None
+    return RaggedRow(begin=begin, end=end, usual=max(program.inner_size // shares, 1)) if shares > 1 else None
 
 
 def _ends(reduction: Reduction, made: Mapping[str, Plain], cut: Schedule, along: int) -> tuple[str, str] | None:

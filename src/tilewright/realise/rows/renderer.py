@@ -11,8 +11,8 @@ from ...facts.space import Knob, Point, Space, point
 from ...ir.partial import adding_up, in_parts, usual_parts
 from ...ir.program import DTYPE_BYTES, RANKED, Operand, Program, Reduction, Statement
 from ...ir.schedule import schedule
-from ..narrow import computes_in_float8
-from ..realiser import Fit, Refused, copied, refused
+from ..float8 import computes_in_float8
+from ..realiser import Fit, Refused, carried, refused
 from .over_windows import over_windows
 from .text import by_rows, fused_text, summed_text
 
@@ -20,9 +20,13 @@ target: Target = "cuda"
 _KNOBS = (
     Knob(name="threads", values=(128, 256, 512, 1024), about="most threads of a CTA"),
     Knob(name="unroll", values=(1, 2, 4, 8), about="vectors that a thread loads before it computes"),
-    Knob(name="residence", values=("auto", "registers", "shared", "reread"), about="where a row stays between sweeps"),
     Knob(
-        name="spread", values=("auto", "none", "cluster", "grid", "split"), about="over how many CTAs a row is spread"
+        name="row_storage", values=("auto", "registers", "shared", "reread"), about="where a row stays between sweeps"
+    ),
+    Knob(
+        name="cta_split",
+        values=("auto", "none", "cluster", "grid", "split"),
+        about="over how many CTAs a row is cta_split",
     ),
     Knob(
         name="tile",
@@ -30,26 +34,14 @@ _KNOBS = (
         about="elements of a tile along the lanes, where operands lie across them; none: they are read as they lie",
     ),
 )
-_CUDA_SKELETONS = (
-    "addresses", "cache", "calls", "chained", "cluster", "combine", "control", "cta", "engine", "free", "launch",
-    "math", "operands", "plan", "planning", "ragged", "rank", "ranking", "reducers", "relay", "resident", "ring",
-    "scan", "scanners", "shares", "slides", "sliding", "spec", "sums", "team", "tiles", "tiling", "views", "windows",
-)  # fmt: skip
-SKELETONS = (
-    "__init__.py",
-    "ops.py",
-    "autograd.py",
-    "store.py",
-    "cuda/__init__.py",
-    *(f"cuda/{name}.py" for name in _CUDA_SKELETONS),
-)
+SKELETONS = ("", "cuda", "cuda/common", "cuda/rows")  # folders of `kernels` from which files are copied
 
 
 def fits(program: Program, device: Device) -> Fit | Refused:
     """See `realiser`."""
     if program.product:
         return Refused("a product of matrices", foreign=True)
-    return refused(_unsupported(program, device), any_rows=free_rows(program) is not None)
+    return refused(_unsupported(program, device), any_rows=dynamic_rows(program) is not None)
 
 
 def _unsupported(program: Program, device: Device) -> str | None:
@@ -122,21 +114,21 @@ def _parts(program: Program, device: Device) -> int:
 
 
 def _setting(
-    threads: int, unroll: int, residence: str = "auto", spread: str = "auto", *, tile: int | str = "auto"
+    threads: int, unroll: int, row_storage: str = "auto", cta_split: str = "auto", *, tile: int | str = "auto"
 ) -> Point:
-    return point(threads=threads, unroll=unroll, residence=residence, spread=spread, tile=tile)
+    return point(threads=threads, unroll=unroll, row_storage=row_storage, cta_split=cta_split, tile=tile)
 
 
 def points(program: Program, device: Device) -> Space:
     """At most 8 points; clusters are proposed where the device has them."""
     found = _points(program, device)
     if device.largest_cluster == 1:
-        found = [p for p in found if dict(p)["spread"] != "cluster"]
+        found = [p for p in found if dict(p)["cta_split"] != "cluster"]
     return Space(knobs=_KNOBS, points=tuple(found))
 
 
 def _points(program: Program, device: Device) -> list[Point]:
-    if not program.reduced and any(o.turned for o in program.operands):
+    if not program.reduced and any(o.transposed for o in program.operands):
         points = [_setting(256, 4), _setting(256, 8), _setting(128, 8), _setting(512, 4), _setting(256, 4, tile=32),
                   _setting(512, 8), _setting(128, 4), _setting(256, 4, tile="none")]  # fmt: skip
         return points
@@ -149,7 +141,7 @@ def _points(program: Program, device: Device) -> list[Point]:
     if program.scan:
         points = [_setting(256, 4), _setting(512, 4), _setting(256, 2), _setting(128, 4), _setting(256, 8)]
         if _few_long_rows(program, device):
-            points[3:] = [_setting(512, 4, spread="grid"), _setting(256, 4, spread="grid")]
+            points[3:] = [_setting(512, 4, cta_split="grid"), _setting(256, 4, cta_split="grid")]
             if program.scan.op == "cumsum":  # logarithms compute more than a second reading costs
                 points = points[3:] + points[:3]
         return points
@@ -159,7 +151,7 @@ def _points(program: Program, device: Device) -> list[Point]:
     if program.sums:
         points = [_setting(256, 4), _setting(256, 2), _setting(256, 8), _setting(256, 1)]
         if program.inner_size > 2**12:  # one CTA of many threads would have a multiprocessor to itself
-            points[1:1] = [_setting(256, 4, spread="cluster"), _setting(256, 8, spread="cluster")]
+            points[1:1] = [_setting(256, 4, cta_split="cluster"), _setting(256, 8, cta_split="cluster")]
         if _sums_in_registers(program):
             points.insert(3, _setting(256, 4, "registers"))
         return points
@@ -249,13 +241,13 @@ def _long_weights(program: Program) -> bool:
     return sum(found) >= _KEPT_BYTES and min(found) <= _KEPT_BYTES
 
 
-def free_rows(program: Program) -> int | None:
+def dynamic_rows(program: Program) -> int | None:
     """The operand that says how many rows there are, where a kernel may take any number of them: rows lie along
     dimension 0, are not what is reduced, and are read at their own position. Which numbers a compiled kernel takes,
     `takes` of the fused file says."""
     plain = not (program.product or program.sums) and all(by_rows(load, program) is not None for load in program.loads)
     kept = len(program.domain) > 1 and program.domain[0] > 1 and 0 not in program.reduced
-    if not (plain and kept) or any(o.turned for o in program.operands):
+    if not (plain and kept) or any(o.transposed for o in program.operands):
         return None
     loaded = {load.source for load in program.loads if by_rows(load, program)}
     having = (o.name in loaded if o.indexed else o.shape[0] > 1 for o in program.operands)
@@ -274,10 +266,10 @@ def render(program: Program, name: str, point: Point, device: Device) -> tuple[S
                 path=f"{name}_sums.py", text=fused_text(sums, f"{name}_sums", points(sums, device).points[0])
             ),
         )  # fmt: skip
-    text = fused_text(program, name, point, rows_of=free_rows(program), slides=over_windows(program))
+    text = fused_text(program, name, point, rows_of=dynamic_rows(program), slides=over_windows(program))
     return (SourceFile(path=f"{name}.py", text=text),)
 
 
 def skeleton_files() -> tuple[SourceFile, ...]:
     """See `realiser`."""
-    return copied(SKELETONS)
+    return carried(SKELETONS)

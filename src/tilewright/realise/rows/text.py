@@ -10,7 +10,7 @@ from math import isfinite, isnan
 from ...facts.space import Point
 from ...ir.program import Load, Operand, Output, Plain, Position, Product, Program, Reduction, Scan, Statement
 from ...ir.schedule import Schedule, rank_schedule, scan_schedule, schedule
-from ..narrow import rounded_once
+from ..float8 import rounded_once
 from ..strength import reduced_in_strength, shares
 from .ragged import stretch_of
 
@@ -22,9 +22,9 @@ _HEADER = '''\
 import cutlass
 import cutlass.cute as cute
 
-from tilewright_kernels.cuda import math as m
-from tilewright_kernels.cuda.launch import Fused
-from tilewright_kernels.cuda.spec import {spec_names}
+from tilewright_kernels.cuda.common import math as m
+from tilewright_kernels.cuda.rows.launch import Fused
+from tilewright_kernels.cuda.common.spec import {spec_names}
 '''
 
 _FOOTER = '''
@@ -61,7 +61,7 @@ _SUMMED = (
 import {name}_rows
 import {name}_sums
 
-from tilewright_kernels.cuda.chained import Chained
+from tilewright_kernels.cuda.common.chained import Chained
 from tilewright_kernels.ops import torch_op
 
 _FUSED = Chained({name}_rows._FUSED, {name}_sums._FUSED, keeps={keeps}, aligned=True)
@@ -226,7 +226,7 @@ def by_rows(load: Load, program: Program) -> bool | None:
 
 
 def tensors(values: Sequence[Operand | Output], program: Program | None = None, *, free: bool = False) -> str:
-    """Their TensorSpecs; the program, where it tells more of operands, also which loads read rows that are free."""
+    """Their ArraySpecs; the program, where it tells more of operands, also which loads read rows that are free."""
     operands = [t for t in values if isinstance(t, Operand)]
     more = {t.name: ", indexed=True" if t.indexed else f", strides={t.strides!r}" if t.order else "" for t in operands}
     if program is not None:
@@ -237,7 +237,7 @@ def tensors(values: Sequence[Operand | Output], program: Program | None = None, 
             if t.indexed
         }
     return "".join(
-        f'\n        TensorSpec(name="{t.name}", dtype="{t.dtype}", shape={t.shape!r}{more.get(t.name, "")}),'
+        f'\n        ArraySpec(name="{t.name}", dtype="{t.dtype}", shape={t.shape!r}{more.get(t.name, "")}),'
         for t in values
     )
 
@@ -319,7 +319,7 @@ def fused_text(
         spec.append("    slides=True,")
     stretch = stretch_of(program)
     if stretch is not None:
-        spec.append(f'    stretch=StretchSpec(begin="{stretch.begin}", end="{stretch.end}", usual={stretch.usual}),')
+        spec.append(f'    stretch=RaggedSpec(begin="{stretch.begin}", end="{stretch.end}", usual={stretch.usual}),')
     if entries:
         spec += ["    sweeps=(", *entries, "    ),"]
     if plan.element_outputs:
@@ -333,14 +333,14 @@ def fused_text(
             about = f"The same, where {kept.name} is known."
             functions.append(lines.function("final_of_shares", about, kept.final, names, _tuple(names)))
             spec += [
-                f'    shares=SharesSpec(name="{kept.name}", sweep={kept.sweep}, reduction={kept.reduction}, '
+                f'    shares=SoftmaxSpec(name="{kept.name}", sweep={kept.sweep}, reduction={kept.reduction}, '
                 f"exact={kept.exact}, final=final_of_shares),"
             ]
     spec += [*scan, *rank]
-    classes = ["Spec", "TensorSpec"] + (["ReductionSpec", "Sweep"] if entries else []) + (["ScanSpec"] if scan else [])
+    classes = ["Spec", "ArraySpec"] + (["ReductionSpec", "Sweep"] if entries else []) + (["ScanSpec"] if scan else [])
     classes += ["RankSpec"] if rank else []
-    classes += ["StretchSpec"] if stretch is not None else []
-    classes += ["SharesSpec"] if any("shares=" in line for line in spec) else []
+    classes += ["RaggedSpec"] if stretch is not None else []
+    classes += ["SoftmaxSpec"] if any("shares=" in line for line in spec) else []
     about = f"{len(program.body)} operations over {program.domain}"
     about += f", {'scanning' if scan else 'reducing'} dimensions {program.reduced}" if program.reduced else ""
     header = _HEADER.format(name=name, about=about, spec_names=", ".join(sorted(classes)))

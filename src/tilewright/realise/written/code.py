@@ -1,4 +1,4 @@
-"""A candidate that was written for a Piece becomes files of another candidate, and calls in its code."""
+"""A candidate that was written for a Subproblem becomes files of another candidate, and calls in its code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tilewright.facts.pattern import Choice, Region
 from tilewright.ir.graph import Graph
 
 from ..case_code import Placed
-from ..piece_code import arguments
+from ..subproblem_code import arguments
 
 
 def placed(graph: Graph, choices: Sequence[Choice]) -> tuple[Placed, ...]:

@@ -20,11 +20,11 @@ import jinja2
 from tilewright.facts.candidate import LIBRARY, Candidate, SourceFile
 from tilewright.facts.device import Device
 from tilewright.facts.devices import DEVICES
-from tilewright.facts.pattern import Bind, Choice, Pattern, Recipe, Site, Written
+from tilewright.facts.pattern import Bind, Choice, Match, Pattern, Recipe, Written
 from tilewright.ir.graph import Graph
 from tilewright.ir.program import Operand, Program, Statement
 
-from ..piece_code import NotAlone, arguments
+from ..subproblem_code import NotAlone, arguments
 from ..torch_code import TORCH_DTYPES
 
 _TYPES = {"f32": "float", "f16": "cutlass::half_t", "bf16": "cutlass::bfloat16_t"}
@@ -79,14 +79,14 @@ def products_by_cutlass(graph: Graph, patterns: Sequence[Pattern], headers: str,
             candidate = _candidate(graph, pattern, headers)
         except (_Refused, NotAlone):
             continue
-        first = pattern.sites[0]
-        alike = tuple(s.region for s in pattern.sites if _looks(s, shapes) == _looks(first, shapes))
+        first = pattern.matches[0]
+        alike = tuple(s.region for s in pattern.matches if _looks(s, shapes) == _looks(first, shapes))
         written = Written(title=f"{pattern.title} by CUTLASS", candidate=candidate, regions=alike)
         choices.append(Choice(pattern=f"cutlass_{len(choices)}", point=(), written=written))
     return tuple(choices)
 
 
-def _looks(site: Site, shapes: Mapping[str, tuple[object, ...]]) -> list[tuple[object, ...]]:
+def _looks(site: Match, shapes: Mapping[str, tuple[object, ...]]) -> list[tuple[object, ...]]:
     binds = [(b.split, b.order) for b in (*site.operands, *site.outputs)]
     return [*binds, *(shapes[n] for n in (*site.region.inputs, *site.region.outputs))]
 
@@ -101,7 +101,7 @@ class _Leaf:
 
 
 def _candidate(graph: Graph, pattern: Pattern, headers: str) -> Candidate:
-    program, site = pattern.program, pattern.sites[0]
+    program, site = pattern.program, pattern.matches[0]
     product = program.product
     if product is None or program.reduced or (product.dtype == "f32" and not product.rounded):
         raise _Refused("fp32's own accuracy")

@@ -9,20 +9,20 @@ from types import MappingProxyType
 from ...facts.candidate import SourceFile
 from ...facts.problem import Target
 
-_PRODUCT = "cuda/gemm/product.py"
+_PRODUCT = "cuda/gemm/mainloop/wgmma.py"
 _ROWS = ("cpu/rows.h", "cpu/reductions.h")
 # By the categories of strategies.category; () where nothing of ours is near.
 _NEAR: Mapping[Target, Mapping[str, tuple[str, ...]]] = MappingProxyType({
     "cuda": {
-        "gemm": (_PRODUCT, "cuda/gemm/plan.py"),
+        "gemm": (_PRODUCT, "cuda/gemm/host/plan.py"),
         "convolution": (_PRODUCT,),
-        "attention": (_PRODUCT, "cuda/shares.py"),
-        "pointwise": ("cuda/engine.py", "cuda/addresses.py"),
-        "row_reduction": ("cuda/cta.py", "cuda/combine.py"),
-        "column_reduction": ("cuda/cta.py", "cuda/combine.py"),
-        "scan": ("cuda/scan.py", "cuda/combine.py"),
-        "loss": ("cuda/cta.py", "cuda/combine.py"),
-        "mixed": ("cuda/cta.py",),
+        "attention": (_PRODUCT, "cuda/rows/exponentials.py"),
+        "pointwise": ("cuda/rows/engine.py", "cuda/common/addresses.py"),
+        "row_reduction": ("cuda/rows/cta.py", "cuda/rows/combine.py"),
+        "column_reduction": ("cuda/rows/cta.py", "cuda/rows/combine.py"),
+        "scan": ("cuda/rows/scan.py", "cuda/rows/combine.py"),
+        "loss": ("cuda/rows/cta.py", "cuda/rows/combine.py"),
+        "mixed": ("cuda/rows/cta.py",),
     },
     "cpu": {
         "gemm": (),

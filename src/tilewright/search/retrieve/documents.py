@@ -65,14 +65,23 @@ def note(name: str, source: str) -> Document:
 def _skeletons() -> Iterator[Document]:
     """Of every kernel file its first comment or docstring: what it does and how."""
     root = files("tilewright.kernels")
-    for folder, operations in (("cuda", ()), ("cuda/gemm", ("product",)), ("cpu", ())):
-        for file in _sorted(root.joinpath(folder)):
-            text = _head(file)
+    for target in ("cuda", "cpu"):
+        for path, file in _all_of(root.joinpath(target), target):
+            text, of = _head(file), "cuda/gemm" if path.startswith("cuda/gemm/") else target
             if text:
                 yield Document(
-                    kind="skeleton", name=f"{folder}/{file.name}", title=text.partition("\n")[0], text=text,
-                    architectures=_ARCHITECTURES[folder], operations=operations,
+                    kind="skeleton", name=path, title=text.partition("\n")[0], text=text,
+                    architectures=_ARCHITECTURES[of], operations=("product",) if of == "cuda/gemm" else (),
                 )  # fmt: skip
+
+
+def _all_of(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
+    """Every file below a folder, with its path."""
+    for item in sorted(folder.iterdir(), key=lambda one: one.name):
+        if item.is_dir():
+            yield from _all_of(item, f"{path}/{item.name}")
+        else:
+            yield f"{path}/{item.name}", item
 
 
 def _head(file: Traversable) -> str:

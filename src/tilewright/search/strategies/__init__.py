@@ -4,7 +4,7 @@ from collections.abc import Callable, Generator
 from types import MappingProxyType
 
 from ...facts.move import Event, Move
-from ...facts.run import Brief
+from ...facts.run import SearchContext
 from .catalog import PARTS as CATALOG_PARTS
 from .catalog import catalog
 from .cutegen import PARTS as CUTEGEN_PARTS
@@ -19,7 +19,7 @@ from .tuning import tune
 
 Moves = Generator[Move | tuple[Move, ...], Event | tuple[Event, ...], None]
 
-STRATEGIES: MappingProxyType[str, Callable[[Brief], Moves]] = MappingProxyType(
+STRATEGIES: MappingProxyType[str, Callable[[SearchContext], Moves]] = MappingProxyType(
     {
         "catalog": catalog,
         "fact": fact,

@@ -9,10 +9,10 @@ from ...facts.candidate import Candidate
 from ...facts.move import Event, Stop, Try
 from ...facts.outcome import Timed
 from ...facts.pattern import Choice, Recipe
-from ...facts.run import Brief
+from ...facts.run import SearchContext
 from .composing import Composing
-from .ending import handed_over
 from .faster import faster
+from .handing_over import handed_over
 from .knobs import knobs_of, turned
 from .rivals import with_rivals
 from .tuning import Steps, Tuning
@@ -20,10 +20,10 @@ from .tuning import Steps, Tuning
 MOST_TURNS_OF_KNOBS = 8  # a judgement each
 
 
-def library(brief: Brief) -> Recipe:
+def library(context: SearchContext) -> Recipe:
     """Every pattern realised, at the point that won before or the likeliest one; () where nothing matched."""
-    tuning = Tuning(brief)
-    known = {c.pattern: c.point for c in (*brief.hinted, *brief.remembered)}
+    tuning = Tuning(context)
+    known = {c.pattern: c.point for c in (*context.hinted, *context.remembered)}
     choices = (Choice(pattern=p.id, point=known.get(p.id, p.space.points[0])) for p in tuning.patterns)
     return tuning.busy(tuple(choices))
 
@@ -44,7 +44,7 @@ def _gain(timed: Timed) -> float:
     return ratio.mid if ratio else 0.0
 
 
-def tuned(brief: Brief, attempt: Event, *, left_s: float, over: Callable[[], str]) -> Steps[None]:
+def tuned(context: SearchContext, attempt: Event, *, left_s: float, over: Callable[[], str]) -> Steps[None]:
     """Moves, of the library's own kernels: `Tune` for each pattern that has a choice, within `left_s`, and `Try` at the
     points that won; then libraries' calls in the place of what they overlap with. Of a candidate: `Try` for each value
     of the knobs in its text, from the best on, until `over` gives a reason to end."""
@@ -53,8 +53,8 @@ def tuned(brief: Brief, attempt: Event, *, left_s: float, over: Callable[[], str
     if isinstance(what, Candidate):
         yield from _turned(what, attempt.outcome, over)
         return
-    tuning = Tuning(brief)
-    points = yield from tuning.tuned(left_s / brief.budget_s)
+    tuning = Tuning(context)
+    points = yield from tuning.tuned(left_s / context.budget_s)
     recipe = tuning.busy(tuple(Choice(pattern=id, point=point) for id, point in points.items()))
     best: tuple[Recipe, Timed] = what, attempt.outcome
     if set(recipe) != set(what) and not over():
@@ -62,8 +62,8 @@ def tuned(brief: Brief, attempt: Event, *, left_s: float, over: Callable[[], str
         assert isinstance(event, Event)
         if isinstance(event.outcome, Timed) and faster(event.outcome, attempt.outcome):
             best = recipe, event.outcome
-    if brief.libraries and not over():
-        yield from with_rivals(Composing(replace(brief, budget_s=left_s)), best, brief.libraries)
+    if context.libraries and not over():
+        yield from with_rivals(Composing(replace(context, budget_s=left_s)), best, context.libraries)
 
 
 def _turned(best: Candidate, timed: Timed, over: Callable[[], str]) -> Steps[None]:
@@ -80,11 +80,12 @@ def _turned(best: Candidate, timed: Timed, over: Callable[[], str]) -> Steps[Non
                 best, timed = candidate, event.outcome
 
 
-def ended(brief: Brief, events: Sequence[Event], why: str) -> Steps[None]:
-    """Moves: `Sanitize` where the brief asks for it; `Stop` with the best, if it is faster than eager beyond noise."""
+def ended(context: SearchContext, events: Sequence[Event], why: str) -> Steps[None]:
+    """Moves: `Sanitize` where the context asks for it; `Stop` with the best, if it is faster than eager beyond
+    noise."""
     best = best_of(events)
     if best is None:
         judged = len(attempts(events))
         yield Stop(best=None, why=f"{why}; " + (f"the judge refused all {judged}" if judged else "nothing was tried"))
         return
-    yield from handed_over(*best, brief=brief, why=why)
+    yield from handed_over(*best, context=context, why=why)

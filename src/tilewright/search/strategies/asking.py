@@ -12,10 +12,10 @@ from ...facts.dialogue import AS_IT_IS, Message, Prompt, Reply, Sampling
 from ...facts.move import Ask, Event, Move, Try
 from ...facts.outcome import Failure, Timed
 from ...facts.problem import TensorSpec
-from ...facts.run import Brief
+from ...facts.run import SearchContext
 from .category import category
 from .edits import Edited, edited
-from .ending import handed_over, nothing_accepted
+from .handing_over import handed_over, nothing_accepted
 from .prompts import render
 from .spending import Spending
 from .telling import microseconds
@@ -26,7 +26,7 @@ _HIDDEN = ("tilewright_kernels/", "original.py")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenReply:
     """A candidate that a model wrote, or the `problem` with its reply; what it said it would do."""
 
     candidate: Candidate | None
@@ -62,11 +62,11 @@ class Passed:
 class Author:
     """Puts prompts about one problem, and keeps count of what was spent."""
 
-    def __init__(self, brief: Brief) -> None:
-        self.brief = brief
-        self.spending = Spending(brief)
+    def __init__(self, context: SearchContext) -> None:
+        self.context = context
+        self.spending = Spending(context)
         self._turn = 0
-        self._task = task_of(brief)
+        self._task = task_of(context)
 
     def move(self, move: Move) -> Steps[Event]:
         event = yield move
@@ -90,8 +90,8 @@ class Author:
     def all_tried(self, candidates: Sequence[tuple[Candidate, str]]) -> Steps[tuple[Passed | Failure, ...]]:
         """Judged together, each with the reason why it is tried; of what the budget does not hold, the first alone: a
         reply that was paid for is judged. So fewer may come back than were given."""
-        room = self.spending.tries_left()
-        due = candidates[: 1 if self.spending.out_of_time() else max(room, 1) if room is not None else None]
+        memory = self.spending.tries_left()
+        due = candidates[: 1 if self.spending.out_of_time() else max(memory, 1) if memory is not None else None]
         tries = [Try(what=candidate, why=why) for candidate, why in due]
         return tuple(map(_judged, (yield from self.moves(tries))))
 
@@ -99,10 +99,10 @@ class Author:
         self, messages: tuple[Message, ...], why: str, *, sampling: Sampling = AS_IT_IS, system: str = "system"
     ) -> Ask:
         turn, self._turn = self._turn, self._turn + 1
-        brief = self.brief
-        said = render(system, target=brief.problem.target, languages=brief.languages)
+        context = self.context
+        said = render(system, target=context.problem.target, languages=context.languages)
         prompt = Prompt(system=said, messages=messages)
-        return Ask(prompt=prompt, model=self.brief.model, turn=turn, why=why, sampling=sampling)
+        return Ask(prompt=prompt, model=self.context.model, turn=turn, why=why, sampling=sampling)
 
     def replies(self, asks: Sequence[Ask]) -> Steps[tuple[Reply, ...]]:
         """To prompts that lie in a mailbox all at once."""
@@ -111,7 +111,7 @@ class Author:
     def first(self, name: str, **values: Any) -> tuple[Message, ...]:
         return (Message(role="user", text=render(name, **self._task, **values)),)
 
-    def written(self, current: Candidate | None, why: str, name: str, **values: Any) -> Steps[Written]:
+    def written(self, current: Candidate | None, why: str, name: str, **values: Any) -> Steps[WrittenReply]:
         """What the model makes of `current` under this prompt; a reply that nothing can be done with is told why, and
         asked for once more."""
         messages = self.first(name, **values)
@@ -129,9 +129,9 @@ class Author:
     def ended(self, best: Passed | None, why: str) -> Steps[None]:
         """Stop: with the best, if it is faster than eager beyond noise, and clean where that was asked for."""
         if best is None:
-            yield from nothing_accepted(self.brief, f"{why}; the judge accepted nothing")
+            yield from nothing_accepted(self.context, f"{why}; the judge accepted nothing")
             return
-        yield from handed_over(best.candidate, best.timed, brief=self.brief, why=why)
+        yield from handed_over(best.candidate, best.timed, context=self.context, why=why)
 
 
 def _judged(event: Event) -> Passed | Failure:
@@ -147,14 +147,14 @@ def reply_of(event: Event) -> Reply:
     return event.outcome
 
 
-def read(reply: Reply, current: Candidate | None) -> Written:
+def read(reply: Reply, current: Candidate | None) -> WrittenReply:
     """A reply that was cut off is not used in part: what is missing may be what makes it right."""
     made = edited(current, reply.text)
     if reply.truncated:
         made = Edited(candidate=None, problem=_CUT_OFF)
     elif reply.empty:
         made = Edited(candidate=None, problem=f"it was empty ({reply.finish})")
-    return Written(
+    return WrittenReply(
         candidate=made.candidate,
         problem=made.problem,
         idea=_line(reply.text, "IDEA") or "(no idea stated)",
@@ -173,10 +173,10 @@ def shown(candidate: Candidate) -> dict[str, Any]:
     return {"files": [f for f in candidate.files if f.path not in hidden], "hidden": hidden}
 
 
-def task_of(brief: Brief) -> dict[str, Any]:
+def task_of(context: SearchContext) -> dict[str, Any]:
     """What `task.jinja` is filled with."""
-    machine, problem = brief.machine, brief.problem
-    main = brief.cases[0]
+    machine, problem = context.machine, context.problem
+    main = context.cases[0]
     return {
         "category": category(main.graph),
         "mode": problem.mode,
@@ -187,7 +187,7 @@ def task_of(brief: Brief) -> dict[str, Any]:
                 "inputs": _specs(case.inputs), "outputs": _specs(case.outputs),
                 "bytes": f"{case.work.bytes_moved / 1e6:.4g} MB", "flops": f"{case.work.flops:.4g}",
             }
-            for case in brief.cases
+            for case in context.cases
         ],
         "device": machine.device,
         "processors": machine.processors,

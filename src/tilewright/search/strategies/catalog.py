@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from ...facts.outcome import Timed
 from ...facts.pattern import Choice, Recipe
-from ...facts.run import Brief
+from ...facts.run import SearchContext
 from .composing import Composing, gain
-from .ending import handed_over, nothing_accepted
+from .handing_over import handed_over, nothing_accepted
 from .rivals import with_rivals
 from .tuning import Steps
 
@@ -20,19 +20,19 @@ _TUNING_SHARE = 0.5  # of the budget; what is tuned must be judged, too
 PARTS = ("tuning",)  # what can be switched off
 
 
-def catalog(brief: Brief) -> Steps[None]:
+def catalog(context: SearchContext) -> Steps[None]:
     """Moves: `Tune` for each pattern of the main case that has a choice and no remembered winner, then `Try` them all,
     bisect if the judge refuses, then leave halves of many and each in turn out, or put its rivals in its place, as far
     as the budget goes; libraries' calls in the place of what they overlap with, each tuned; the same for what algebra
     has; `Try` with torch.compile (see `left_over`); `Stop` names the best accepted recipe, None if it is not faster
     than eager beyond noise. Without "tuning" no `Tune`: each pattern has the point that is remembered, or the
     likeliest."""
-    if not (brief.patterns or brief.libraries):
-        yield from nothing_accepted(brief, nothing_matched(brief))
+    if not (context.patterns or context.libraries):
+        yield from nothing_accepted(context, nothing_matched(context))
         return
-    ways, spent_s = [brief], 0.0
-    if brief.rewritten:
-        half = replace(brief, budget_s=brief.budget_s / 2, limits=brief.limits.share(0.5))
+    ways, spent_s = [context], 0.0
+    if context.rewritten:
+        half = replace(context, budget_s=context.budget_s / 2, limits=context.limits.share(0.5))
         ways = [half, half.with_algebra]
     found = []
     for way in ways:
@@ -41,29 +41,29 @@ def catalog(brief: Brief) -> Steps[None]:
         found += [accepted] if accepted else []
         spent_s += search.spent_s
     if not found:
-        yield from nothing_accepted(brief, "the judge accepted none of the realisations")
+        yield from nothing_accepted(context, "the judge accepted none of the realisations")
         return
     best, timed = max(found, key=gain)
-    yield from handed_over(best, timed, brief=brief, has_time=lambda: spent_s < brief.budget_s)
+    yield from handed_over(best, timed, context=context, has_time=lambda: spent_s < context.budget_s)
 
 
 def _searched(search: Composing) -> Steps[tuple[Recipe, Timed] | None]:
-    """The best accepted recipe of the brief's own patterns, and of libraries' calls."""
+    """The best accepted recipe of the context's own patterns, and of libraries' calls."""
     best: tuple[Recipe, Timed] | None = None
-    brief = search.brief
+    context = search.context
     if search.patterns:
-        points = yield from search.tuned(0.0 if "tuning" in brief.without else _TUNING_SHARE, rivals=True)
+        points = yield from search.tuned(0.0 if "tuning" in context.without else _TUNING_SHARE, rivals=True)
         search.all = tuple(Choice(pattern=p.id, point=points[p.id]) for p in search.patterns)
         best = yield from search.accepted(search.busy(search.all))
         best = (yield from search.pruned(*best)) if best else None
-    return (yield from with_rivals(search, best, brief.libraries))
+    return (yield from with_rivals(search, best, context.libraries))
 
 
-def nothing_matched(brief: Brief) -> str:
-    failures = [c.trace_failure for c in brief.cases if c.trace_failure]
-    if brief.problem.mode == "training":
+def nothing_matched(context: SearchContext) -> str:
+    failures = [c.trace_failure for c in context.cases if c.trace_failure]
+    if context.problem.mode == "training":
         return failures[0]
     if failures:
         return f"the module could not be traced: {failures[0]}"
-    left = [line for m in brief.matched for line in m.unmatched]
+    left = [line for m in context.matched for line in m.unmatched]
     return "no pattern matched" + (f": {'; '.join(left[:5])}" if left else "")

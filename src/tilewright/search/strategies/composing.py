@@ -132,11 +132,11 @@ class Composing(Tuning):
         return (without, outcome) if isinstance(outcome, Timed) else None
 
     def _floor_ns(self, group: Recipe) -> float:
-        """The time that the main case's sites can't beat: where it is long, much can be won or lost. What was written
+        """The time that the main case's matches can't beat: where it is long, much can be won or lost. What was written
         for its place may lose most."""
         main = {p.id: p for p in self.main}
         return sum(
-            inf if c.written is not None else floor_of(main[c.pattern], self.brief.machine)
+            inf if c.written is not None else floor_of(main[c.pattern], self.context.machine)
             for c in group
             if c.written is not None or c.pattern in main
         )  # fmt: skip
@@ -145,7 +145,7 @@ class Composing(Tuning):
         """Choices that stand for the same pattern in different cases, together; they are kept or dropped as one."""
         titles = {p.id: (p.title, p.kind) for p in self.patterns}
         groups: dict[tuple[str, str, int], list[Choice]] = {}
-        for matched in self.brief.matched:
+        for matched in self.context.matched:
             seen: dict[tuple[str, str], int] = {}
             for pattern in matched.patterns:
                 key = titles[pattern.id]

@@ -9,8 +9,8 @@ from ...facts.candidate import Candidate, SourceFile
 from ...facts.move import Compose, Event, Inspect, Move, Sanitize
 from ...facts.outcome import Failure
 from ...facts.pattern import Choice
-from ...facts.run import Brief
-from .asking import Author, Passed, Written, shown
+from ...facts.run import SearchContext
+from .asking import Author, Passed, WrittenReply, shown
 from .faster import faster
 from .knobs import knobs_of, turned
 from .telling import evidence, measured, microseconds, profile, refusal
@@ -23,7 +23,7 @@ _TUNING_SHARE = 0.2  # of the budget: no further pattern is tuned after it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class CutegenPlan:
     """How a loop goes. `keep_best`: a step that is not faster beyond noise is taken back, and the next starts from the
     best; else from the last that passed. `evidence_from`: the step from which measurements stand in the prompt; None:
     once structure has stopped paying, when knobs are turned, too. `remembers`: prompts say what was tried, and what a
@@ -43,32 +43,32 @@ class Plan:
 
 PARTS = ("library", "tuning")  # what can be switched off: what the library makes of the module; its tuning alone
 
-OURS = Plan(steps=60, fixes=5, rounds=1, keep_best=True, evidence_from=None, enough_of_floor=0.95)
+OURS = CutegenPlan(steps=60, fixes=5, rounds=1, keep_best=True, evidence_from=None, enough_of_floor=0.95)
 # As published: ten steps, profiler from the seventh, five fixes, three rounds, always from the last passing kernel,
 # without a memory of what was tried.
-PAPER = Plan(
+PAPER = CutegenPlan(
     steps=10, fixes=5, rounds=3, keep_best=False, evidence_from=7, enough_of_floor=None, remembers=False, patience=10
 )  # fmt: skip
 
 
-def cutegen(brief: Brief, *, tunes: bool = True) -> Steps[None]:
+def cutegen(context: SearchContext, *, tunes: bool = True) -> Steps[None]:
     """Moves: `Tune` for each of the library's patterns that has a choice, `Compose` and `Try` of what they make of the
     module; then for each step `Ask` (again once, where nothing came of it) and `Try`, with at most five `Ask`s and
     `Try`s to mend what was refused; once structure has stopped paying, `Try` for each value of a knob, and `Inspect` of
     what a step starts from; `Stop` with the best, at 95% of the floor, on a budget, or where nothing helps any more.
     Without `tunes`, or its part "tuning", the library's points are taken as they are; without its part "library" the
     loop begins with nothing."""
-    tunes = tunes and "tuning" not in brief.without
-    yield from _loop(brief, OURS if tunes else replace(OURS, tunes=False))
+    tunes = tunes and "tuning" not in context.without
+    yield from _loop(context, OURS if tunes else replace(OURS, tunes=False))
 
 
-def cutegen_paper(brief: Brief) -> Steps[None]:
+def cutegen_paper(context: SearchContext) -> Steps[None]:
     """The loop as published, to compare with: see PAPER."""
-    yield from _loop(brief, PAPER)
+    yield from _loop(context, PAPER)
 
 
-def _loop(brief: Brief, plan: Plan) -> Steps[None]:
-    author = Author(brief)
+def _loop(context: SearchContext, plan: CutegenPlan) -> Steps[None]:
+    author = Author(context)
     best: Passed | None = None
     why = ""
     for _ in range(plan.rounds):
@@ -85,7 +85,7 @@ class _Tuning(Tuning):
     """Tuning whose moves count as the author's."""
 
     def __init__(self, author: Author) -> None:
-        super().__init__(author.brief)
+        super().__init__(author.context)
         self._author = author
 
     def move(self, move: Move) -> Steps[Event]:
@@ -100,7 +100,7 @@ class _Tuning(Tuning):
 class _Round:
     """One evolving kernel: `best` is the fastest that passed, `current` what the next step starts from."""
 
-    def __init__(self, author: Author, plan: Plan) -> None:
+    def __init__(self, author: Author, plan: CutegenPlan) -> None:
         self.author = author
         self.plan = plan
         self.best: Passed | None = None
@@ -132,8 +132,8 @@ class _Round:
 
     def _begin(self) -> Steps[None]:
         """With what the library makes of the module, tuned, where it makes anything."""
-        start = self.author.brief.start
-        if start is None or "library" in self.author.brief.without:
+        start = self.author.context.start
+        if start is None or "library" in self.author.context.without:
             return
         told = "what the library makes of it"
         tuning = _Tuning(self.author)
@@ -175,7 +175,7 @@ class _Round:
         passed = yield from self._passed(step, written)
         self._settle(written, base, passed)
 
-    def _passed(self, step: int, written: Written) -> Steps[Passed | str]:
+    def _passed(self, step: int, written: WrittenReply) -> Steps[Passed | str]:
         """What comes of a reply, mended where the judge refuses it; a text says why nothing did."""
         candidate = written.candidate
         if candidate is None:
@@ -206,13 +206,13 @@ class _Round:
     def _watched(self, candidate: Candidate, refused: Failure) -> Steps[str]:
         """What a tool finds that watches the memory of a refused candidate, once for each step; "" where none runs."""
         said = f"{refused.reason} {refused.summary} {refused.excerpt}"
-        if not (self.plan.remembers and self.author.brief.sanitize and _OF_MEMORY.search(said)):
+        if not (self.plan.remembers and self.author.context.sanitize and _OF_MEMORY.search(said)):
             return ""
         event = yield from self.author.move(Sanitize(what=candidate))
         found = event.outcome
         return f"{found.summary}\n{found.excerpt}".strip() if isinstance(found, Failure) else ""
 
-    def _settle(self, written: Written, base: Passed | None, passed: Passed | str) -> None:
+    def _settle(self, written: WrittenReply, base: Passed | None, passed: Passed | str) -> None:
         """Accept or take back, and write down what the idea did."""
         predicted = f" (predicted: {written.prediction})" if written.prediction else ""
         line = f"{written.idea}{predicted}: "
@@ -256,7 +256,7 @@ class _Round:
 
     def _near(self) -> tuple[SourceFile, ...]:
         """The skeletons that a prompt carries: while structure is at stake, and none in the loop as published."""
-        return self.author.brief.near if self.plan.keep_best and self.stage == "structure" else ()
+        return self.author.context.near if self.plan.keep_best and self.stage == "structure" else ()
 
     def _evidence(self, base: Passed) -> Steps[list[str]]:
         """What measurements say of what the step starts from, once they are due: the judge's, and a profile, which is

@@ -11,10 +11,10 @@ from ...facts.candidate import Candidate
 from ...facts.dialogue import AS_IT_IS, Effort, Message, Sampling
 from ...facts.move import Ask, Inspect, Verify
 from ...facts.outcome import Failure, Inspected, Timed
-from ...facts.run import Brief
+from ...facts.run import SearchContext
 from ...facts.verdict import Verified
 from .archive import Archive, Member, member
-from .asking import Author, Passed, Written, read, shown
+from .asking import Author, Passed, WrittenReply, read, shown
 from .faster import faster
 from .lessons import Lessons, read_review
 from .telling import evidence, measured, microseconds, profile_lines, refusal
@@ -41,7 +41,7 @@ Kind = Literal["write", "mend", "change", "join"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class EvolvePlan:
     """Sizes of a search. `judged`: of a generation's proposals at most so many; `fixes`: how often a version that is
     refused is mended; `patience`: generations in a row that brought nothing, after which it stops; `off`: the parts
     that are not this search's."""
@@ -59,10 +59,10 @@ class Plan:
     off: tuple[str, ...] = ("verdicts",)
 
 
-OURS = Plan()
+OURS = EvolvePlan()
 # As published, as far as we know it: nothing of the library's, twice as many proposals as are judged, and a model that
 # verifies them first.
-PAPER = Plan(proposals=8, judged=4, off=("library",))
+PAPER = EvolvePlan(proposals=8, judged=4, off=("library",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class _Draft:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Proposal:
     draft: _Draft
-    written: Written
+    written: WrittenReply
     why: str
 
     @property
@@ -105,23 +105,23 @@ class _Proposal:
 _New = tuple[_Proposal, Candidate]
 
 
-def evolve(brief: Brief) -> Steps[None]:
+def evolve(context: SearchContext) -> Steps[None]:
     """Moves: `Try` of what the library alone makes of the module; then for each generation `Inspect` of a new fastest
     kernel, the `Ask`s of all proposals and of a review together, the `Verify`s of all that came of them together, then
     their `Try`s; `Stop` with the best, at 95% of the floor, on a budget, or where nothing helps any more.
 
-    An island without a kernel is written to anew, and mended until one passes. `brief.without` names parts that are
+    An island without a kernel is written to anew, and mended until one passes. `context.without` names parts that are
     switched off (PARTS)."""
-    yield from _searched(brief, OURS)
+    yield from _searched(context, OURS)
 
 
-def evolve_paper(brief: Brief) -> Steps[None]:
+def evolve_paper(context: SearchContext) -> Steps[None]:
     """The search with a model's verdicts on each proposal before it is judged, to compare with: see PAPER."""
-    yield from _searched(brief, PAPER)
+    yield from _searched(context, PAPER)
 
 
-def _searched(brief: Brief, plan: Plan) -> Steps[None]:
-    search = _Search(brief, plan)
+def _searched(context: SearchContext, plan: EvolvePlan) -> Steps[None]:
+    search = _Search(context, plan)
     why = yield from search.run()
     best = search.best
     yield from search.author.ended(best.passed if best else None, why)
@@ -130,10 +130,10 @@ def _searched(brief: Brief, plan: Plan) -> Steps[None]:
 class _Population:
     """The kernels of a search, and what it has learnt of them. `refused` waits to be mended."""
 
-    def __init__(self, brief: Brief, plan: Plan) -> None:
-        self.author = Author(brief)
+    def __init__(self, context: SearchContext, plan: EvolvePlan) -> None:
+        self.author = Author(context)
         self.plan = plan
-        self.parts = frozenset(PARTS) - frozenset((*plan.off, *brief.without))
+        self.parts = frozenset(PARTS) - frozenset((*plan.off, *context.without))
         islands = plan.islands if "islands" in self.parts else 1
         self.archive = Archive(islands, size=plan.size * plan.islands // islands, novelty="novelty" in self.parts)
         self.lessons = Lessons()
@@ -141,7 +141,7 @@ class _Population:
         self.profile: Inspected | None = None
         self.seen: set[str] = set()
         self.refused: list[_Refused] = []
-        self.dice = Random(brief.seed)
+        self.dice = Random(context.seed)
 
     def accept(self, passed: Passed, idea: str, *, island: int, born: int) -> str:
         """What becomes of a kernel that is right."""
@@ -170,8 +170,8 @@ class _Drafting(_Population):
 
     def proposals(self, generation: int) -> Steps[list[_Proposal]]:
         """A generation's, from prompts that are put together, or in turn; with them goes the review."""
-        room = self.author.spending.calls_left()
-        count = self.plan.proposals if room is None else min(self.plan.proposals, room)
+        memory = self.author.spending.calls_left()
+        count = self.plan.proposals if memory is None else min(self.plan.proposals, memory)
         rounds = [list(range(count))] if "parallel" in self.parts else [[slot] for slot in range(count)]
         found: list[_Proposal] = []
         for slots in rounds:
@@ -183,7 +183,7 @@ class _Drafting(_Population):
                 self.author.ask_of(d.messages, f"{why}: {d.kind}", sampling=self._sampling())
                 for d, why in zip(drafts, whys, strict=True)
             ]
-            review = self._review(generation) if not found and (room is None or room > count) else ()
+            review = self._review(generation) if not found and (memory is None or memory > count) else ()
             known = len(self.lessons.lines)
             replies = yield from self.author.replies([*asks, *review])
             if review:
@@ -213,7 +213,7 @@ class _Drafting(_Population):
             self.refused.remove(waiting)
             return self._mend(waiting)
         if not home:
-            near, ledger = self.author.brief.near, self.lessons.recent
+            near, ledger = self.author.context.near, self.lessons.recent
             return _Draft(
                 kind="write",
                 island=island,
@@ -240,7 +240,7 @@ class _Drafting(_Population):
             told += profile_lines(self.profile, most=3)
         messages = self.author.first(
             "proposal", measured=measured(timed), evidence=told, others=others, ledger=self.lessons.recent,
-            near=self.author.brief.near if parent.born == 0 else (), join=_beside(partner) if partner else None,
+            near=self.author.context.near if parent.born == 0 else (), join=_beside(partner) if partner else None,
             company=[_beside(m) for m in company if m is not partner], lessons=self.lessons.review.lessons,
             recommendations=self.lessons.review.recommendations, **shown(parent.passed.candidate),
         )  # fmt: skip
@@ -266,8 +266,8 @@ class _Drafting(_Population):
 class _Search(_Drafting):
     """`unpaid` counts generations that brought nothing."""
 
-    def __init__(self, brief: Brief, plan: Plan) -> None:
-        super().__init__(brief, plan)
+    def __init__(self, context: SearchContext, plan: EvolvePlan) -> None:
+        super().__init__(context, plan)
         self.unpaid = 0
         self.profiled: set[str] = set()
 
@@ -277,7 +277,7 @@ class _Search(_Drafting):
         for generation in range(1, self.plan.generations + 1):
             if reason := self._enough():
                 return reason
-            self.dice = Random(f"{self.author.brief.seed}:{generation}")
+            self.dice = Random(f"{self.author.context.seed}:{generation}")
             best = self.best
             yield from self._profiled()
             proposals = yield from self.proposals(generation)
@@ -295,7 +295,7 @@ class _Search(_Drafting):
         return f"{self.unpaid} generations in a row brought nothing" if self.unpaid >= self.plan.patience else ""
 
     def _library(self) -> Steps[None]:
-        start = self.author.brief.start
+        start = self.author.context.start
         if start is None or "library" not in self.parts:
             return
         idea = "what the library makes of it"
@@ -357,8 +357,8 @@ class _Search(_Drafting):
 
     def _ranked(self, new: list[_New]) -> Steps[list[_New]]:
         """Those first that a model takes for right: it ranks, and is believed in nothing else."""
-        room = self.author.spending.calls_left()
-        if len(new) <= self.plan.judged or (room is not None and room < len(new)):
+        memory = self.author.spending.calls_left()
+        if len(new) <= self.plan.judged or (memory is not None and memory < len(new)):
             return new
         asks = [
             self.author.ask_of(

@@ -8,15 +8,25 @@ from dataclasses import dataclass, replace
 from ...facts.candidate import Candidate
 from ...facts.move import Ask, Enter, Try, Within
 from ...facts.outcome import Timed
-from ...facts.pattern import INDUCTOR, Choice, Pattern, Piece, Recipe, Region, Written, piece_of, pieces_written
+from ...facts.pattern import (
+    INDUCTOR,
+    Choice,
+    Pattern,
+    Recipe,
+    Region,
+    Subproblem,
+    Written,
+    subproblem_of,
+    subproblems_written,
+)
 from ...facts.realised import Known
-from ...facts.run import Brief
+from ...facts.run import SearchContext
 from ...facts.space import Point
 from .asking import reply_of
 from .catalog import catalog, nothing_matched
 from .composing import Composing
 from .cutegen import cutegen
-from .ending import handed_over, nothing_accepted
+from .handing_over import handed_over, nothing_accepted
 from .proposing import Proposal, asked, gain_of, inspection, read, told_why
 from .rivals import clash, turned_alike, with_rivals
 from .tuning import Steps
@@ -36,10 +46,10 @@ _ALL = 0.99  # of the module's time: a pattern that takes so much is the module
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A piece to be solved, and what it could win: the share of the module's time that its patterns' parts take above
-    their floors; `share`: of what is left of the budget."""
+    """A subproblem to be solved, and what it could win: the share of the module's time that its patterns' parts take
+    above their floors; `share`: of what is left of the budget."""
 
-    piece: Piece
+    subproblem: Subproblem
     gain: float
     share: float
     pattern: Pattern | None
@@ -48,27 +58,27 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solved:
-    """A realisation with what it was measured to gain on the piece by itself, ns a call of the module."""
+    """A realisation with what it was measured to gain on the subproblem by itself, ns a call of the module."""
 
     choice: Choice
     gain_ns: float
 
 
-def fact(brief: Brief) -> Steps[None]:
+def fact(context: SearchContext) -> Steps[None]:
     """Moves: `Try` what was handed over for this problem before, and `Stop` if it still pays. Else for each pattern,
     the one that can win most first: `Enter` it, unless what solves it is known, and within it `Try` what is known and
     doubted, or else the moves of `catalog`, then of `cutegen` where a model is at hand and enough is left above the
     floor; `Tune` in its place for what can't be run by itself; `Try` all together, the largest measured gain first
     where they overlap, then each rival in the place of what it overlaps with, and all but each; on a GPU `Capture` of
-    the best; `Stop` with it, if it is faster than eager beyond noise, and the same as a CUDA graph. `brief.without`
+    the best; `Stop` with it, if it is faster than eager beyond noise, and the same as a CUDA graph. `context.without`
     names parts that are switched off (PARTS)."""
-    search = _Fact(brief)
+    search = _Fact(context)
     if not search.patterns and not any(w.points for w in search.libraries.values()):
-        yield from nothing_accepted(brief, nothing_matched(brief))
+        yield from nothing_accepted(context, nothing_matched(context))
         return
     again = yield from search.again()
     if again is not None:
-        yield from handed_over(*again, brief=brief, why="as before", has_time=lambda: False)
+        yield from handed_over(*again, context=context, why="as before", has_time=lambda: False)
         return
     solved = yield from search.solved()
     choices = yield from search.choices(solved)
@@ -78,21 +88,21 @@ def fact(brief: Brief) -> Steps[None]:
     if accepted is not None or not first:
         accepted = yield from with_rivals(search, accepted, rivals)
     if accepted is None:
-        yield from nothing_accepted(brief, "the judge accepted none of the realisations")
+        yield from nothing_accepted(context, "the judge accepted none of the realisations")
         return
     best, timed = yield from search.pruned(*accepted)
     yield from handed_over(
-        best, timed, brief=brief, recorded="graphs" in search.parts, has_time=lambda: search.has_time(1.0)
+        best, timed, context=context, recorded="graphs" in search.parts, has_time=lambda: search.has_time(1.0)
     )  # fmt: skip
 
 
 class _Fact(Composing):
-    def __init__(self, brief: Brief) -> None:
-        super().__init__(brief)
+    def __init__(self, context: SearchContext) -> None:
+        super().__init__(context)
         self.stands = {p.id: p for p in self.main}
-        self.parts = frozenset(PARTS) - frozenset(brief.without)
-        self.known = {k.name: k for k in brief.known} if "table" in self.parts else {}
-        self.libraries = {c.pattern: c.written for c in brief.libraries if c.written is not None}
+        self.parts = frozenset(PARTS) - frozenset(context.without)
+        self.known = {k.name: k for k in context.known} if "table" in self.parts else {}
+        self.libraries = {c.pattern: c.written for c in context.libraries if c.written is not None}
         self._turns = 0
 
     def numbered(self, ask: Ask) -> Ask:
@@ -104,9 +114,9 @@ class _Fact(Composing):
     def again(self) -> Steps[tuple[Recipe, Timed] | None]:
         """What was handed over for this problem before, if it still pays, and no model could go further now."""
         known = self.known.get("")
-        if known is None or not isinstance(known.realised.what, tuple) or not _fits(self.brief, known.realised.what):
+        if known is None or not isinstance(known.realised.what, tuple) or not _fits(self.context, known.realised.what):
             return None
-        if self.brief.model and not known.realised.model:
+        if self.context.model and not known.realised.model:
             return None
         what = known.realised.what
         event = yield from self.move(Try(what=what, why="what was handed over before"))
@@ -117,46 +127,46 @@ class _Fact(Composing):
 
     def targets(self, proposed: Sequence[Proposal]) -> Iterator[Target]:
         """What is worth solving by itself, what can win most first."""
-        total_ns = sum(p.ns for p in self.brief.parts)
-        gains = {p.pattern: p.ns / total_ns * p.distance for p in self.brief.parts if p.pattern in self.stands}
-        worth = [(piece_of(self.stands[id]), gain) for id, gain in gains.items() if gain >= LEAST_GAIN]
-        worth += [(piece, gain) for piece, gain in self._called() if gain >= LEAST_GAIN]
-        worth = sorted([*worth, *((p.piece, p.gain) for p in proposed)], key=lambda pair: -pair[1])
+        total_ns = sum(p.ns for p in self.context.parts)
+        gains = {p.pattern: p.ns / total_ns * p.distance for p in self.context.parts if p.pattern in self.stands}
+        worth = [(subproblem_of(self.stands[id]), gain) for id, gain in gains.items() if gain >= LEAST_GAIN]
+        worth += [(subproblem, gain) for subproblem, gain in self._called() if gain >= LEAST_GAIN]
+        worth = sorted([*worth, *((p.subproblem, p.gain) for p in proposed)], key=lambda pair: -pair[1])
         left = sum(gain for _, gain in worth)
-        for piece, gain in worth:
-            pattern, known = self.stands.get(piece.name), self.known.get(piece.name)
-            yield Target(piece=piece, gain=gain, share=gain / left, pattern=pattern, known=known)
+        for subproblem, gain in worth:
+            pattern, known = self.stands.get(subproblem.name), self.known.get(subproblem.name)
+            yield Target(subproblem=subproblem, gain=gain, share=gain / left, pattern=pattern, known=known)
             left -= gain
 
-    def _called(self) -> Iterator[tuple[Piece, float]]:
+    def _called(self) -> Iterator[tuple[Subproblem, float]]:
         """Parts for which there is a library call, and what each could win."""
-        graph = self.brief.cases[0].graph
-        for piece in pieces_written(self.brief.libraries):
+        graph = self.context.cases[0].graph
+        for subproblem in subproblems_written(self.context.libraries):
             assert graph is not None
-            yield piece, gain_of(self.brief, graph, piece.region)
+            yield subproblem, gain_of(self.context, graph, subproblem.region)
 
     def proposed(self) -> Steps[tuple[Proposal, ...]]:
         """Further parts that the model thinks worth a kernel, having seen the graph; where some of its reply is not
         valid, it is told why, and asked once more."""
-        graph = self.brief.cases[0].graph
-        if not self.brief.model or not self.brief.parts or graph is None or self.spending.over():
+        graph = self.context.cases[0].graph
+        if not self.context.model or not self.context.parts or graph is None or self.spending.over():
             return ()
-        messages = inspection(self.brief, graph)
-        ask = asked(self.brief, messages, turn=0, least=LEAST_TO_ASK, why="which further parts are worth a kernel?")
+        messages = inspection(self.context, graph)
+        ask = asked(self.context, messages, turn=0, least=LEAST_TO_ASK, why="which further parts are worth a kernel?")
         reply = reply_of((yield from self.move(self.numbered(ask))))
-        first = read(reply.text, self.brief, graph, least=LEAST_TO_ASK)
+        first = read(reply.text, self.context, graph, least=LEAST_TO_ASK)
         if not first.problems or self.spending.over():
             return first.proposals
         messages = told_why(messages, reply.text, first)
-        ask = asked(self.brief, messages, turn=0, least=LEAST_TO_ASK, why="which further parts, mended?")
+        ask = asked(self.context, messages, turn=0, least=LEAST_TO_ASK, why="which further parts, mended?")
         reply = reply_of((yield from self.move(self.numbered(ask))))
-        second = read(reply.text, self.brief, graph, least=LEAST_TO_ASK, before=first.proposals)
+        second = read(reply.text, self.context, graph, least=LEAST_TO_ASK, before=first.proposals)
         return (*first.proposals, *second.proposals)
 
     def solved(self) -> Steps[dict[str, Solved | None]]:
-        """By pattern, and by piece that a model proposed or a library makes, what was found for it; None: nothing that
-        is right and no slower than torch. A pattern that could not be run by itself, could win too little or is the
-        whole module is not among them."""
+        """By pattern, and by subproblem that a model proposed or a library makes, what was found for it; None: nothing
+        that is right and no slower than torch. A pattern that could not be run by itself, could win too little or is
+        the whole module is not among them."""
         if "alone" not in self.parts:
             return {name: self._untried(name) for name in self.libraries}
         found: dict[str, Solved | None] = {}
@@ -168,46 +178,48 @@ class _Fact(Composing):
                 continue
             best, stands_alone = yield from self._solution(target)
             if best is not None and not best.slower:
-                places = len(target.pattern.sites) if target.pattern is not None else 1
-                found[target.piece.name] = Solved(choice=self._choice(target, best), gain_ns=places * best.gained_ns)
-            elif best is None and target.piece.name in self.libraries:
-                found[target.piece.name] = self._untried(target.piece.name)
+                places = len(target.pattern.matches) if target.pattern is not None else 1
+                found[target.subproblem.name] = Solved(
+                    choice=self._choice(target, best), gain_ns=places * best.gained_ns
+                )
+            elif best is None and target.subproblem.name in self.libraries:
+                found[target.subproblem.name] = self._untried(target.subproblem.name)
             elif stands_alone:
-                found[target.piece.name] = None
+                found[target.subproblem.name] = None
         return found
 
     def _is_all(self, target: Target) -> bool:
         """Whether a pattern is all that the module does, and nobody but skeletons may realise it: it is tuned where it
         stands then."""
-        share = sum(p.share for p in self.brief.parts if p.pattern and p.pattern == target.piece.name)
-        return share >= _ALL and not self.brief.model and not self.brief.libraries
+        share = sum(p.share for p in self.context.parts if p.pattern and p.pattern == target.subproblem.name)
+        return share >= _ALL and not self.context.model and not self.context.libraries
 
     def _solution(self, target: Target) -> Steps[tuple[Solution | None, bool]]:
-        """The best that is known or found for a piece, and whether it could be run by itself: one that is then taken
-        for another pattern says nothing of this one's points."""
+        """The best that is known or found for a subproblem, and whether it could be run by itself: one that is then
+        taken for another pattern says nothing of this one's points."""
         best = _trusted(target.known)
         was_asked = target.known is not None and target.known.realised.model != ""
         if best is not None and (was_asked or not self._worth_asking(target, best)):
             return best, True
-        event = yield from self.move(Enter(piece=target.piece))
-        if not isinstance(event.outcome, Brief):
+        event = yield from self.move(Enter(subproblem=target.subproblem))
+        if not isinstance(event.outcome, SearchContext):
             return best, False
         if best is None and target.known is not None:
             known = target.known
-            best = yield from self._tried(target.piece, known.realised.what, why=f"known; {known.doubt}")
-        library = self.libraries.get(target.piece.name)
+            best = yield from self._tried(target.subproblem, known.realised.what, why=f"known; {known.doubt}")
+        library = self.libraries.get(target.subproblem.name)
         if best is None and library is not None:
-            best = yield from self._tried(target.piece, library.candidate, why="a library's call")
+            best = yield from self._tried(target.subproblem, library.candidate, why="a library's call")
         is_itself = target.pattern is None or _is_found(target.pattern, event.outcome)
         if best is None and target.pattern is not None and is_itself:
             inside = self._given(event.outcome, target.share)
-            best = yield from solved_within(target.piece, catalog(inside), move=self.move, ask=self.numbered)
+            best = yield from solved_within(target.subproblem, catalog(inside), move=self.move, ask=self.numbered)
             if best is not None and not _is_of(target.pattern, event.outcome, best.what):
                 best, is_itself = None, False
         if self._worth_asking(target, best):
             inside = self._given(event.outcome, target.share)
             writing = cutegen(inside, tunes=False)
-            other = yield from solved_within(target.piece, writing, move=self.move, ask=self.numbered)
+            other = yield from solved_within(target.subproblem, writing, move=self.move, ask=self.numbered)
             best = other if other is not None and (best is None or other.beats(best)) else best
         return best, is_itself or best is not None
 
@@ -217,32 +229,32 @@ class _Fact(Composing):
         return Solved(choice=Choice(pattern=name, point=(), written=self.libraries[name]), gain_ns=0.0)
 
     def _worth_asking(self, target: Target, best: Solution | None) -> bool:
-        """Whether a model is at hand, and enough is left above the floor of a piece to ask it."""
+        """Whether a model is at hand, and enough is left above the floor of a subproblem to ask it."""
         left = target.gain if best is None else target.gain * best.left
         may = self.has_time(_SOLVING_SHARE) and not self.spending.over()
-        return bool(self.brief.model) and left >= LEAST_TO_ASK and may
+        return bool(self.context.model) and left >= LEAST_TO_ASK and may
 
-    def _tried(self, piece: Piece, what: Candidate | Recipe, *, why: str) -> Steps[Solution | None]:
-        """What is at hand for a piece, if the judge takes it."""
-        event = yield from self.move(Within(piece=piece, move=Try(what=what, why=why)))
+    def _tried(self, subproblem: Subproblem, what: Candidate | Recipe, *, why: str) -> Steps[Solution | None]:
+        """What is at hand for a subproblem, if the judge takes it."""
+        event = yield from self.move(Within(subproblem=subproblem, move=Try(what=what, why=why)))
         return solution_of(what, event.outcome)
 
-    def _given(self, inside: Brief, share: float) -> Brief:
-        """A piece's problem with its share of what is left."""
-        left_s = max(_SOLVING_SHARE * self.brief.budget_s - self.spent_s, 0.0) if "tuning" in self.parts else 0.0
+    def _given(self, inside: SearchContext, share: float) -> SearchContext:
+        """A subproblem's problem with its share of what is left."""
+        left_s = max(_SOLVING_SHARE * self.context.budget_s - self.spent_s, 0.0) if "tuning" in self.parts else 0.0
         return replace(
-            inside, budget_s=share * left_s, limits=self.spending.left().share(share), model=self.brief.model,
+            inside, budget_s=share * left_s, limits=self.spending.left().share(share), model=self.context.model,
             libraries=(), inductor=(),
         )  # fmt: skip
 
     def _choice(self, target: Target, solution: Solution) -> Choice:
-        """The solution in the place of the piece."""
-        name = target.piece.name
+        """The solution in the place of the subproblem."""
+        name = target.subproblem.name
         if not isinstance(solution.what, Candidate):
             return Choice(pattern=name, point=solution.what[0].point)
-        regions = _alike(self.brief, target.pattern) if target.pattern is not None else (target.piece.region,)
+        regions = _alike(self.context, target.pattern) if target.pattern is not None else (target.subproblem.region,)
         regions = self.libraries[name].regions if name in self.libraries else regions
-        written = Written(title=target.piece.title, candidate=solution.what, regions=regions)
+        written = Written(title=target.subproblem.title, candidate=solution.what, regions=regions)
         return Choice(pattern=name, point=(), written=written)
 
     # ---- all of them together
@@ -283,11 +295,11 @@ def _trusted(known: Known | None) -> Solution | None:
     return Solution(what=entry.what, ratio=entry.ratio, ns=ns, floor_ns=entry.floor_share * ns)
 
 
-def _fits(brief: Brief, recipe: Recipe) -> bool:
+def _fits(context: SearchContext, recipe: Recipe) -> bool:
     """Whether all that a recipe names is there."""
-    graph = brief.cases[0].graph
+    graph = context.cases[0].graph
     nodes = {n.name for n in graph.nodes} if graph is not None else set[str]()
-    spaces = {p.id: p.space for m in brief.matched for p in m.patterns}
+    spaces = {p.id: p.space for m in context.matched for p in m.patterns}
     return all(
         all({*r.nodes, *r.inputs, *r.outputs} <= nodes for r in c.written.regions)
         if c.written is not None
@@ -296,13 +308,13 @@ def _fits(brief: Brief, recipe: Recipe) -> bool:
     )
 
 
-def _is_found(pattern: Pattern, inside: Brief) -> bool:
-    """Whether a piece, traced by itself, holds this very pattern."""
+def _is_found(pattern: Pattern, inside: SearchContext) -> bool:
+    """Whether a subproblem, traced by itself, holds this very pattern."""
     return any(p.same == pattern.same for m in inside.matched for p in m.patterns)
 
 
-def _is_of(pattern: Pattern, inside: Brief, what: Candidate | Recipe) -> bool:
-    """Whether what was made within a piece is this very pattern, and nothing else."""
+def _is_of(pattern: Pattern, inside: SearchContext, what: Candidate | Recipe) -> bool:
+    """Whether what was made within a subproblem is this very pattern, and nothing else."""
     if isinstance(what, Candidate):
         return True
     classes = {p.id: p.same for m in inside.matched for p in m.patterns}
@@ -310,11 +322,11 @@ def _is_of(pattern: Pattern, inside: Brief, what: Candidate | Recipe) -> bool:
     return len(what) == len(mine) == 1 and pattern.space.holds(mine[0])
 
 
-def _alike(brief: Brief, pattern: Pattern) -> tuple[Region, ...]:
+def _alike(context: SearchContext, pattern: Pattern) -> tuple[Region, ...]:
     """The pattern's regions at which tensors of the same shapes enter and leave as at the first."""
-    graph = brief.cases[0].graph
+    graph = context.cases[0].graph
     shapes = {n.name: (n.shape, n.dtype, n.order) for n in graph.nodes} if graph is not None else {}
-    regions = [site.region for site in pattern.sites]
+    regions = [site.region for site in pattern.matches]
 
     def looks(region: Region) -> list[tuple[object, ...]]:
         return [shapes.get(name, ()) for name in (*region.inputs, *region.outputs)]

@@ -11,7 +11,7 @@ from ...facts.candidate import Candidate
 from ...facts.move import Event, Try
 from ...facts.outcome import Timed
 from ...facts.pattern import INDUCTOR, Choice, Recipe, inductor_mode, without_inductor
-from ...facts.run import Brief
+from ...facts.run import SearchContext
 from .faster import faster
 from .tuning import Steps
 
@@ -25,16 +25,16 @@ _EXTERN = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear", "convolution", "
 
 
 def improved(
-    what: What, timed: Timed, *, brief: Brief, has_time: Callable[[], bool] = lambda: True
+    what: What, timed: Timed, *, context: SearchContext, has_time: Callable[[], bool] = lambda: True
 ) -> Steps[tuple[What, Timed]]:
     """Moves: `Try` of the recipe with what is left to torch under torch.compile, in the modes that may pay, at most
     MOST_MODES of them; then of the module itself under torch.compile, where that was seen to be faster than the best.
     What is faster beyond noise goes on."""
-    if not brief.inductor:
+    if not context.inductor:
         return what, timed
     if isinstance(what, tuple):
         base = without_inductor(what)
-        for choice in _choices(what, timed, brief):
+        for choice in _choices(what, timed, context):
             if not has_time():
                 break
             recipe = (*base, choice)
@@ -43,18 +43,18 @@ def improved(
     ratio = timed.ratio("compile")
     plain = isinstance(what, tuple) and not without_inductor(what)
     if ratio is not None and ratio.high < 1.0 and not plain:
-        mine = Choice(pattern=INDUCTOR, point=brief.inductor[0])
+        mine = Choice(pattern=INDUCTOR, point=context.inductor[0])
         what, timed = yield from _better(
             (mine,), what, timed, "torch.compile of the module, which was seen to be faster"
         )
     return what, timed
 
 
-def compiled_alone(brief: Brief) -> Steps[tuple[Recipe, Timed] | None]:
+def compiled_alone(context: SearchContext) -> Steps[tuple[Recipe, Timed] | None]:
     """Where nothing else was accepted: `Try` of the module itself under torch.compile, in its default mode."""
-    if not brief.inductor:
+    if not context.inductor:
         return None
-    recipe = (Choice(pattern=INDUCTOR, point=brief.inductor[0]),)
+    recipe = (Choice(pattern=INDUCTOR, point=context.inductor[0]),)
     event = yield Try(what=recipe, why="torch.compile of the module as it is")
     assert isinstance(event, Event)
     return (recipe, event.outcome) if isinstance(event.outcome, Timed) else None
@@ -68,23 +68,23 @@ def _better(other: Recipe, best: What, timed: Timed, why: str) -> Steps[tuple[Wh
     return best, timed
 
 
-def _choices(recipe: Recipe, timed: Timed, brief: Brief) -> list[Choice]:
+def _choices(recipe: Recipe, timed: Timed, context: SearchContext) -> list[Choice]:
     """The modes that may pay, the likeliest first."""
-    known = {str(dict(p)["mode"]): Choice(pattern=INDUCTOR, point=p) for p in brief.inductor}
+    known = {str(dict(p)["mode"]): Choice(pattern=INDUCTOR, point=p) for p in context.inductor}
     mine = timed.time("ours")
     launches = timed.launches.ns / mine.mid if timed.launches is not None and mine is not None else 0.0
-    left = tuple(_left(recipe, brief))
+    left = tuple(_left(recipe, context))
     wanted = [GRAPHED] if launches >= _LAUNCHES else []
-    if any(label not in _EXTERN for label in left) and _share_left(brief) >= LEAST_LEFT:
+    if any(label not in _EXTERN for label in left) and _share_left(context) >= LEAST_LEFT:
         wanted.append("default")
-    if any(label in _EXTERN for label in left) and _share_left(brief) >= LEAST_LEFT:
+    if any(label in _EXTERN for label in left) and _share_left(context) >= LEAST_LEFT:
         wanted.append(_PRODUCTS)
     return [known[mode] for mode in wanted if mode in known and mode != inductor_mode(recipe)][:MOST_MODES]
 
 
-def _left(recipe: Recipe, brief: Brief) -> Iterator[str]:
+def _left(recipe: Recipe, context: SearchContext) -> Iterator[str]:
     """The operators of the main case that are left to torch, by their short names."""
-    of = brief.behind(recipe)
+    of = context.behind(recipe)
     graph = of.cases[0].graph
     if graph is None:
         return
@@ -96,6 +96,6 @@ def _left(recipe: Recipe, brief: Brief) -> Iterator[str]:
             yield call.label
 
 
-def _share_left(brief: Brief) -> float:
+def _share_left(context: SearchContext) -> float:
     """The share of the module's time that no pattern has; 1 where it is not known."""
-    return sum(p.share for p in brief.parts if not p.pattern) if brief.parts else 1.0
+    return sum(p.share for p in context.parts if not p.pattern) if context.parts else 1.0

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from ...facts.outcome import Failure
-from ...facts.run import Brief
+from ...facts.run import SearchContext
 from .asking import Author, Passed, read
 from .tuning import Steps
 
 REPLIES = 4  # of best_of_n
 
 
-def oneshot(brief: Brief) -> Steps[None]:
+def oneshot(context: SearchContext) -> Steps[None]:
     """Moves: one `Ask`, one `Try`, `Stop`."""
-    yield from _best_of(brief, 1)
+    yield from _best_of(context, 1)
 
 
-def best_of_n(brief: Brief) -> Steps[None]:
+def best_of_n(context: SearchContext) -> Steps[None]:
     """Moves: REPLIES `Ask`s of the same prompt, together; a `Try` for each candidate in them, together; `Stop`."""
-    yield from _best_of(brief, REPLIES)
+    yield from _best_of(context, REPLIES)
 
 
-def _best_of(brief: Brief, count: int) -> Steps[None]:
-    author = Author(brief)
-    messages = author.first("write", ledger=[], near=brief.near)
-    if brief.limits.calls is not None:
-        count = min(count, brief.limits.calls)
+def _best_of(context: SearchContext, count: int) -> Steps[None]:
+    author = Author(context)
+    messages = author.first("write", ledger=[], near=context.near)
+    if context.limits.calls is not None:
+        count = min(count, context.limits.calls)
     asks = [author.ask_of(messages, f"reply {n + 1} of {count}") for n in range(count)]
     found = [read(reply, None) for reply in (yield from author.replies(asks))]
     written = {f"reply {n}: {w.idea}": w.candidate for n, w in enumerate(found, start=1) if w.candidate is not None}

@@ -11,9 +11,9 @@ from typing import Any
 from ...facts.dialogue import Message, Prompt
 from ...facts.discovery import Part
 from ...facts.move import Ask
-from ...facts.pattern import Piece, Region
+from ...facts.pattern import Region, Subproblem
 from ...facts.regions import region_of
-from ...facts.run import Brief
+from ...facts.run import SearchContext
 from ...ir.graph import Graph
 from .prompts import render
 
@@ -26,27 +26,27 @@ class Proposal:
     """A part of the graph that a model thinks worth a kernel, found to be one that can be made a problem; `gain`: the
     share of the module's time that it takes above what its inputs and outputs take to move."""
 
-    piece: Piece
+    subproblem: Subproblem
     gain: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class ReadReply:
     """What a reply holds: proposals that are valid, and why others are not."""
 
     proposals: tuple[Proposal, ...]
     problems: tuple[str, ...]
 
 
-def inspection(brief: Brief, graph: Graph) -> tuple[Message, ...]:
+def inspection(context: SearchContext, graph: Graph) -> tuple[Message, ...]:
     """What the model is asked."""
-    total_ns = sum(p.ns for p in brief.parts) or 1.0
-    shares = call_ns(brief.parts)
-    inside = {call: p.pattern for p in brief.parts if p.pattern for call in p.calls}
+    total_ns = sum(p.ns for p in context.parts) or 1.0
+    shares = call_ns(context.parts)
+    inside = {call: p.pattern for p in context.parts if p.pattern for call in p.calls}
     nodes = {n.name: n for n in graph.nodes}
-    machine = brief.machine
+    machine = context.machine
     text = render(
-        "inspect", source=brief.problem.source.strip(), device=machine.device, notes=brief.notes,
+        "inspect", source=context.problem.source.strip(), device=machine.device, notes=context.notes,
         bandwidth=f"{machine.copy_bytes_per_s / 1e9:.4g} GB/s",
         calls=[
             {
@@ -59,7 +59,7 @@ def inspection(brief: Brief, graph: Graph) -> tuple[Message, ...]:
         parts=[
             {"pattern": p.pattern, "title": p.title, "why": p.why, "share": _percent(p.ns / total_ns),
              "gain": _percent(p.ns / total_ns * p.distance)}
-            for p in brief.parts
+            for p in context.parts
         ],
     )  # fmt: skip
     return (Message(role="user", text=text),)
@@ -69,24 +69,26 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f}%" if share else ""
 
 
-def asked(brief: Brief, messages: tuple[Message, ...], *, turn: int, least: float, why: str) -> Ask:
-    system = render("inspect_system", target=brief.problem.target, most=MOST, least=f"{100 * least:.0f}%")
-    return Ask(prompt=Prompt(system=system, messages=messages), model=brief.model, turn=turn, why=why)
+def asked(context: SearchContext, messages: tuple[Message, ...], *, turn: int, least: float, why: str) -> Ask:
+    system = render("inspect_system", target=context.problem.target, most=MOST, least=f"{100 * least:.0f}%")
+    return Ask(prompt=Prompt(system=system, messages=messages), model=context.model, turn=turn, why=why)
 
 
-def told_why(messages: tuple[Message, ...], reply: str, read: Read) -> tuple[Message, ...]:
+def told_why(messages: tuple[Message, ...], reply: str, read: ReadReply) -> tuple[Message, ...]:
     """The dialogue with the reply, and with why some of it could not be taken."""
-    taken = [p.piece.title for p in read.proposals]
+    taken = [p.subproblem.title for p in read.proposals]
     text = render("inspect_again", problems=read.problems, taken=taken)
     return (*messages, Message(role="model", text=reply or "(nothing)"), Message(role="user", text=text))
 
 
-def read(text: str, brief: Brief, graph: Graph, *, least: float, before: Sequence[Proposal] = ()) -> Read:
+def read(
+    text: str, context: SearchContext, graph: Graph, *, least: float, before: Sequence[Proposal] = ()
+) -> ReadReply:
     """The proposals of a reply. `before`: those that were taken already; they count, too."""
     try:
         entries = _entries(text)
     except ValueError as error:
-        return Read(proposals=(), problems=(str(error),))
+        return ReadReply(proposals=(), problems=(str(error),))
     found: list[Proposal] = []
     problems: list[str] = []
     for number, entry in enumerate(entries, start=1):
@@ -94,11 +96,11 @@ def read(text: str, brief: Brief, graph: Graph, *, least: float, before: Sequenc
             if len(before) + len(found) >= MOST:
                 raise ValueError(f"there are {MOST} already")
             name = f"piece_{len(before) + len(found)}"
-            found.append(_proposal(entry, name, brief, graph, least, (*before, *found)))
+            found.append(_proposal(entry, name, context, graph, least, (*before, *found)))
         except ValueError as error:
             title = entry.get("title") if isinstance(entry, dict) else None
             problems.append(f"number {number}{f' ({str(title)[:_LONGEST_TITLE]})' if title else ''}: {error}")
-    return Read(proposals=tuple(found), problems=tuple(problems))
+    return ReadReply(proposals=tuple(found), problems=tuple(problems))
 
 
 def _entries(text: str) -> list[Any]:
@@ -113,7 +115,9 @@ def _entries(text: str) -> list[Any]:
     return entries
 
 
-def _proposal(entry: Any, name: str, brief: Brief, graph: Graph, least: float, before: Sequence[Proposal]) -> Proposal:
+def _proposal(
+    entry: Any, name: str, context: SearchContext, graph: Graph, least: float, before: Sequence[Proposal]
+) -> Proposal:
     if not isinstance(entry, dict) or entry.keys() != {"title", "calls", "why"}:
         raise ValueError('it is no object of "title", "calls" and "why"')
     title, calls = entry["title"], entry["calls"]
@@ -128,12 +132,12 @@ def _proposal(entry: Any, name: str, brief: Brief, graph: Graph, least: float, b
         raise ValueError(f"{ordered[0]} draws random numbers or has another effect")
     region = region_of(graph, frozenset(calls))
     for other in before:
-        if other.piece.region == region:
-            raise ValueError(f"it is {other.piece.title!r} once more")
-    gain = gain_of(brief, graph, region)
+        if other.subproblem.region == region:
+            raise ValueError(f"it is {other.subproblem.title!r} once more")
+    gain = gain_of(context, graph, region)
     if gain < least:
         raise ValueError(f"it could win {100 * gain:.1f}% of the module's time at most")
-    return Proposal(piece=Piece(name=name, title=title.strip(), region=region), gain=gain)
+    return Proposal(subproblem=Subproblem(name=name, title=title.strip(), region=region), gain=gain)
 
 
 def call_ns(parts: Sequence[Part]) -> dict[str, float]:
@@ -145,12 +149,12 @@ def call_ns(parts: Sequence[Part]) -> dict[str, float]:
     return found
 
 
-def gain_of(brief: Brief, graph: Graph, region: Region) -> float:
+def gain_of(context: SearchContext, graph: Graph, region: Region) -> float:
     """The share of the module's time that a region takes above what its inputs and outputs take to move."""
-    total_ns, times = sum(p.ns for p in brief.parts), call_ns(brief.parts)
+    total_ns, times = sum(p.ns for p in context.parts), call_ns(context.parts)
     inside = set(region.nodes)
     mine_ns = sum(times.get(c, 0.0) for c in {n.origin for n in graph.nodes if n.name in inside})
     sizes = {n.name: n.bytes for n in graph.nodes}
     moved = sum(sizes[name] for name in (*region.inputs, *region.outputs))
-    floor_ns = moved / brief.machine.copy_bytes_per_s * 1e9
+    floor_ns = moved / context.machine.copy_bytes_per_s * 1e9
     return max(0.0, mine_ns - floor_ns) / total_ns if total_ns else 0.0

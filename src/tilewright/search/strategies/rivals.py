@@ -52,7 +52,7 @@ def turned_alike(search: Composing, others: Recipe, group: Recipe) -> Steps[Reci
     """The group, each choice at its fastest point in the module; `others` stand beside it."""
     for number, choice in enumerate(group):
         points = choice.written.points if choice.written is not None else ()
-        if len(points) < 2 or "tuning" in search.brief.without or not search.has_time(_SHARE):
+        if len(points) < 2 or "tuning" in search.context.without or not search.has_time(_SHARE):
             continue
         event = yield from search.move(Tune(recipe=(*others, *group), pattern=choice.pattern, points=points))
         fastest = winning(event.outcome) if isinstance(event.outcome, Tuned) else None

@@ -28,7 +28,7 @@ def searched(tuning: Tuning, pattern: Pattern, recipe: Recipe, known: Tuned, *, 
     """Up to `trials` further points after those of `known`, while there is time and batches bring something; what was
     measured last, the best of all among it. Every batch holds the best so far, so that times of different batches are
     told against its."""
-    search = _Search(pattern.space, seed=tuning.brief.seed)
+    search = _Search(pattern.space, seed=tuning.context.seed)
     search.learn(known.points, factor=1.0)
     stale = 0
     while trials > 0 and stale < _STALE and tuning.has_time(1.0) and search.best is not None:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from ...facts.move import Event
-from ...facts.run import Brief, Limits
+from ...facts.run import Limits, SearchContext
 from ...facts.spent import Spent
 
 
 class Spending:
-    """`spent` so far, held against the limits of a brief."""
+    """`spent` so far, held against the limits of a context."""
 
-    def __init__(self, brief: Brief) -> None:
-        self._brief = brief
+    def __init__(self, context: SearchContext) -> None:
+        self._context = context
         self.spent = Spent()
 
     def count(self, event: Event) -> None:
@@ -19,23 +19,23 @@ class Spending:
 
     def calls_left(self) -> int | None:
         """None: as many as one likes."""
-        calls = self._brief.limits.calls
+        calls = self._context.limits.calls
         return None if calls is None else max(calls - self.spent.calls, 0)
 
     def tries_left(self) -> int | None:
-        tries = self._brief.limits.tries
+        tries = self._context.limits.tries
         return None if tries is None else max(tries - self.spent.tries, 0)
 
     def out_of_time(self) -> bool:
         """Of its own, or of the device's."""
-        limit = self._brief.limits.device_s
-        return self.spent.seconds >= self._brief.budget_s or (limit is not None and self.spent.device_s >= limit)
+        limit = self._context.limits.device_s
+        return self.spent.seconds >= self._context.budget_s or (limit is not None and self.spent.device_s >= limit)
 
     def over(self, *, asking: bool = True) -> str:
         """Why no further move may be begun; "" while one may. A limit that can't be watched ends the search, too.
         Without `asking`: no further one on the device, whatever a model may still be asked."""
-        limits, spent = self._brief.limits, self.spent
-        if spent.seconds >= self._brief.budget_s:
+        limits, spent = self._context.limits, self.spent
+        if spent.seconds >= self._context.budget_s:
             return f"the time is used up ({spent.seconds:.0f} s)"
         if limits.device_s is not None and spent.device_s >= limits.device_s:
             return f"the time on the device is used up ({spent.device_s:.0f} s)"
@@ -57,7 +57,7 @@ class Spending:
 
     def left(self) -> Limits:
         """What is left of the limits, never less than nothing."""
-        limits, spent = self._brief.limits, self.spent
+        limits, spent = self._context.limits, self.spent
         return Limits(
             usd=None if limits.usd is None else max(0.0, limits.usd - (spent.usd or 0.0)),
             tokens=None if limits.tokens is None else max(0, limits.tokens - (spent.tokens or 0)),

@@ -9,7 +9,7 @@ from typing import TypeVar
 from ...facts.move import Event, Move, Stop, Tune
 from ...facts.outcome import Tuned
 from ...facts.pattern import Choice, Pattern, Recipe, without_idle
-from ...facts.run import Brief
+from ...facts.run import SearchContext
 from ...facts.space import Point
 from .searching import searched, size
 from .spending import Spending
@@ -21,14 +21,14 @@ FEW_POINTS = 4  # measured where another toolchain's winner is known, itself amo
 
 
 class Tuning:
-    """The patterns of a brief, their points, and the time that was spent so far."""
+    """The patterns of a context, their points, and the time that was spent so far."""
 
-    def __init__(self, brief: Brief) -> None:
-        self.brief = brief
-        self.patterns = tuple(p for matched in brief.matched for p in matched.patterns)
-        self.main = brief.matched[0].patterns
+    def __init__(self, context: SearchContext) -> None:
+        self.context = context
+        self.patterns = tuple(p for matched in context.matched for p in matched.patterns)
+        self.main = context.matched[0].patterns
         self.spent_s = 0.0
-        self.spending = Spending(brief)
+        self.spending = Spending(context)
 
     def move(self, move: Move) -> Steps[Event]:
         event = yield move
@@ -39,11 +39,11 @@ class Tuning:
 
     def busy(self, recipe: Recipe) -> Recipe:
         """Without what would be done by a product on its way out."""
-        return without_idle([m.patterns for m in self.brief.matched], recipe)
+        return without_idle([m.patterns for m in self.context.matched], recipe)
 
     def has_time(self, share: float) -> bool:
         """Whether less than this share of the time is spent, and nothing else that is limited is used up."""
-        return self.spent_s < share * self.brief.budget_s and not self.spending.over(asking=False)
+        return self.spent_s < share * self.context.budget_s and not self.spending.over(asking=False)
 
     def tuned(
         self, share: float, *, afresh: bool = False, given: Mapping[str, Point] = MappingProxyType({}), trials: int = 0,
@@ -53,8 +53,8 @@ class Tuning:
         this share of the budget. `afresh`: what is remembered is measured, too. `trials`: so many points beyond those
         that a Space names are searched for a faster one. `rivals`: then those that are idle beside others are tuned
         in their place."""
-        remembered = {c.pattern: c.point for c in self.brief.remembered}
-        hinted = {c.pattern: c.point for c in self.brief.hinted}
+        remembered = {c.pattern: c.point for c in self.context.remembered}
+        hinted = {c.pattern: c.point for c in self.context.hinted}
         points = {p.id: p.space.points[0] for p in self.patterns}
         points |= {id: point for id, point in (hinted | remembered).items() if id in points}
         points |= given
@@ -87,11 +87,11 @@ class Tuning:
         return self.busy(tuple(c for c in _choices(points) if c == mine or mine in self.busy((c, mine))))
 
 
-def tune(brief: Brief, trials: int = 0) -> Steps[None]:
+def tune(context: SearchContext, trials: int = 0) -> Steps[None]:
     """The strategy of `tune`. Moves: `Tune` for each pattern of the main case that has a choice, whatever is
     remembered, those last whose work others do where they are there, and for up to `trials` further points of each;
     `Stop` hands nothing over, since nothing was judged."""
-    tuning = Tuning(brief)
+    tuning = Tuning(context)
     yield from tuning.tuned(1.0, afresh=True, trials=trials, rivals=True)
     yield Stop(best=None, why=f"{len(tuning.main)} pattern(s), {tuning.spent_s:.1f} s of tuning")
 
@@ -111,7 +111,7 @@ def _likeliest_first(pattern: Pattern, known: Point) -> tuple[Point, ...]:
 
 
 def _inherited(pattern: Pattern, main: Sequence[Pattern], points: dict[str, Point]) -> Point | None:
-    """For a pattern of another case: the point of its twin in the main case, where its own space holds it."""
+    """For a pattern of another case: the point of its meta tensor in the main case, where its own space holds it."""
     for twin in main:
         if twin.id != pattern.id and (twin.title, twin.kind) == (pattern.title, pattern.kind):
             return points[twin.id] if points[twin.id] in pattern.space.points else None

@@ -1,4 +1,5 @@
-"""A strategy at work on a piece of a module: its moves are made in the piece's problem, in the one journal."""
+"""A strategy at work on a subproblem of a module: its moves are made in the subproblem's problem, in the one
+journal."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from dataclasses import dataclass, replace
 from ...facts.candidate import Candidate
 from ...facts.move import Ask, Event, Inspect, Move, Sanitize, Stop, Try, Tune, Within
 from ...facts.outcome import Interval, Timed
-from ...facts.pattern import Piece, Recipe
+from ...facts.pattern import Recipe, Subproblem
 from .tuning import Steps
 
 Inner = Generator[Move | tuple[Move, ...], Event | tuple[Event, ...], None]
@@ -17,8 +18,8 @@ Made = Callable[[Move], Steps[Event]]  # carries out a move of the whole run's, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Solution:
-    """What was made of a piece and accepted by the judge, be it faster or not: eager's time over ours, ours, and the
-    floor."""
+    """What was made of a subproblem and accepted by the judge, be it faster or not: eager's time over ours, ours, and
+    the floor."""
 
     what: Candidate | Recipe
     ratio: Interval
@@ -55,7 +56,9 @@ def solution_of(what: Candidate | Recipe, outcome: object) -> Solution | None:
     return Solution(what=what, ratio=ratio, ns=time.mid, floor_ns=outcome.floor_ns)
 
 
-def solved_within(piece: Piece, inner: Inner, *, move: Made, ask: Callable[[Ask], Ask]) -> Steps[Solution | None]:
+def solved_within(
+    subproblem: Subproblem, inner: Inner, *, move: Made, ask: Callable[[Ask], Ask]
+) -> Steps[Solution | None]:
     """Drive `inner` to its Stop; what it would hand over, or else the best that was accepted. `ask` numbers its Asks
     among those of the run. Moves that it makes together are made one after another."""
     made: list[Event] = []
@@ -63,19 +66,19 @@ def solved_within(piece: Piece, inner: Inner, *, move: Made, ask: Callable[[Ask]
     while not isinstance(step, Stop):
         together: list[Event] = []
         for single in step if isinstance(step, tuple) else (step,):
-            event = yield from move(_placed(piece, single, ask))
+            event = yield from move(_placed(subproblem, single, ask))
             together.append(replace(event, move=single))
         made += together
         step = inner.send(tuple(together) if isinstance(step, tuple) else together[0])
     return _best(made, step)
 
 
-def _placed(piece: Piece, step: Move, ask: Callable[[Ask], Ask]) -> Move:
+def _placed(subproblem: Subproblem, step: Move, ask: Callable[[Ask], Ask]) -> Move:
     if isinstance(step, Ask):
         return ask(step)
     if not isinstance(step, Try | Tune | Sanitize | Inspect):
         raise TypeError(f"{type(step).__name__}: no move within a piece")
-    return Within(piece=piece, move=step)
+    return Within(subproblem=subproblem, move=step)
 
 
 def _best(made: Sequence[Event], stop: Stop) -> Solution | None:

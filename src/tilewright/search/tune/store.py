@@ -88,7 +88,7 @@ def from_row(row: Sequence[Any]) -> Winner:
     """The inverse of `to_row`. Raises ValueError where the row is not a winner with its evidence."""
     named = dict(zip(_NAMES, row, strict=True))
     try:
-        point = tuple((name, value) for name, value in json.loads(named["point"]))
+        point = codec.loads(named["point"])
         tried = codec.loads(named["tried"])
         winner = Winner(
             target=named["target"], device=named["device"], shape_class=named["shape_class"], title=named["title"],

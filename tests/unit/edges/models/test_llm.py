@@ -12,9 +12,9 @@ import pytest
 from fakes.prompts import ask
 from tilewright.edges.models import named, open_model
 from tilewright.edges.models.cassette import Cassette
-from tilewright.edges.models.ensemble import Ensemble
+from tilewright.edges.models.ensemble import ModelEnsemble
 from tilewright.edges.models.mailbox import Mailbox
-from tilewright.edges.models.patience import Passing, Patience, patiently
+from tilewright.edges.models.patience import Passing, RetryPolicy, patiently
 from tilewright.edges.models.scripted import Scripted, scripted_reply
 from tilewright.facts.dialogue import ModelChoice, Reply, Sampling, Usage
 from tilewright.facts.errors import ModelOut, Pending, UserError
@@ -165,12 +165,12 @@ def test_a_script_is_read_by_turns(tmp_path: Path) -> None:
 
 def test_an_ensemble_takes_turns_and_stands_in_for_the_absent() -> None:
     a, b = (Scripted([scripted_reply(f"{name}{n}") for n in range(4)]) for name in "ab")
-    assert [Ensemble([a, b]).ask(ask(turn)).text for turn in range(4)] == ["a0", "b1", "a2", "b3"]
-    assert [Ensemble([a, Gone()]).ask(ask(turn)).text for turn in range(2)] == ["a0", "a1"]
+    assert [ModelEnsemble([a, b]).ask(ask(turn)).text for turn in range(4)] == ["a0", "b1", "a2", "b3"]
+    assert [ModelEnsemble([a, Gone()]).ask(ask(turn)).text for turn in range(2)] == ["a0", "a1"]
     drawn = replace(ask(0), sampling=Sampling(member=5))  # a strategy draws one, modulo their number
-    assert (Ensemble([a, b]).ask(drawn).text, Ensemble([a, Gone()]).ask(drawn).text) == ("b0", "a0")
+    assert (ModelEnsemble([a, b]).ask(drawn).text, ModelEnsemble([a, Gone()]).ask(drawn).text) == ("b0", "a0")
     with pytest.raises(ModelOut, match="gone fishing; gone fishing"):
-        Ensemble([Gone(), Gone()]).ask(ask())
+        ModelEnsemble([Gone(), Gone()]).ask(ask())
 
 
 def test_an_ensemble_of_mailboxes_posts_each_prompt_in_its_own_folder(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_each_provider_names_the_variables_of_its_key() -> None:
 
 
 def test_waits_are_bounded_and_only_what_passes_is_tried_again() -> None:
-    patience = Patience(first_wait_s=2.0, longest_wait_s=10.0)
+    patience = RetryPolicy(first_wait_s=2.0, longest_wait_s=10.0)
     assert all(patience.wait_s(tried, random.Random(1)) <= 12.5 for tried in range(1, 50))
 
     def never(tried: int) -> int:

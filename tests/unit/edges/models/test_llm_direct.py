@@ -15,7 +15,7 @@ from fakes.model_server import TEXT, Server, model_server
 from fakes.prompts import ask
 from tilewright.edges.models import bounded as module
 from tilewright.edges.models.direct import Direct
-from tilewright.edges.models.patience import Patience
+from tilewright.edges.models.patience import RetryPolicy
 from tilewright.edges.models.providers import PROVIDERS
 from tilewright.edges.toolchain.installed import distribution
 from tilewright.facts.dialogue import Effort, Message, ModelChoice, Sampling, Usage
@@ -47,7 +47,7 @@ def direct(
     if known_address:
         provider = replace(provider, base_url=url)
     choice = ModelChoice(name=f"{name}:{model}", base_url="" if known_address else url, effort=effort, most_tokens=5000)
-    patience = Patience(tries=tries, idle_s=0.6)
+    patience = RetryPolicy(tries=tries, idle_s=0.6)
     sleep = (waits if waits is not None else []).append
     return Direct(choice, provider, model=model, key=KEY, patience=patience, sleep=sleep)
 

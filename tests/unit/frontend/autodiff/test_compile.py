@@ -43,7 +43,7 @@ KINDS: dict[str, Callable[..., Any]] = {
 @pytest.mark.few(0, 1)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kernel_of_a_step_compiles(kind: str, tmp_path: Path) -> None:
-    from tilewright.kernels.cuda.views import contiguous
+    from tilewright.kernels.cuda.common.views import contiguous
 
     module, x = Of(KINDS[kind], 1024).bfloat16(), torch.randn(512, 1024, dtype=torch.bfloat16)
     asked = Gradients(outputs=(0,), inputs=(0,), parameters=("weight", "bias"))

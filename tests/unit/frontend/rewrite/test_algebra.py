@@ -18,7 +18,7 @@ from tilewright.frontend.rewrite.algebra import rewritten
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.realise.case_code import case_code
-from tilewright.realise.gemm.diagonals import kept_diagonals
+from tilewright.realise.gemm.kept_diagonals import kept_diagonals
 
 # x (M, K) of a product with w (N, K), b and v (N,), a batch of both, and a thin third matrix.
 M, N, K = 24, 48, 32

@@ -6,18 +6,32 @@ from dataclasses import replace
 
 import pytest
 
-from tilewright.facts.audit import Audit, Figures, Finding, Shirk
+from tilewright.facts.audit import Audit, DegenerateSolution, Figures, Finding
 from tilewright.judge.audit import findings
 
 SOUND = Figures(
-    outputs=1, scale=1.0, spread=0.5, equal_share=0.01, commonest=0.0, own_error=1e-7, own_limit=0.05, exact=True,
-    random=False, shirks=(), unmeasured=0, operations=3, cases=2, input_shift=0.3, stream=0.0, eager_ns=1e6,
+    outputs=1,
+    scale=1.0,
+    spread=0.5,
+    equal_share=0.01,
+    commonest=0.0,
+    own_error=1e-7,
+    own_limit=0.05,
+    exact=True,
+    random=False,
+    degenerate_solutions=(),
+    unmeasured=0,
+    operations=3,
+    cases=2,
+    input_shift=0.3,
+    stream=0.0,
+    eager_ns=1e6,
     floor_ns=1e5,
-)  # fmt: skip
+)
 
 
-def shirk(kind: str, share: float, *, loose: float = 1.0, **more: object) -> Shirk:
-    return Shirk(kind=kind, name="", share=share, norm=share / 1e6, loose=loose, **more)  # type: ignore[arg-type]
+def degenerate_solution(kind: str, share: float, *, allow_tf32: float = 1.0, **more: object) -> DegenerateSolution:
+    return DegenerateSolution(kind=kind, name="", share=share, norm=share / 1e6, allow_tf32=allow_tf32, **more)  # type: ignore[arg-type]
 
 
 def found(**changes: object) -> dict[str, Finding]:
@@ -30,8 +44,10 @@ def audit(**changes: object) -> Audit:
 
 
 def test_nothing_to_say() -> None:
-    refused = tuple(shirk(kind, 1.01) for kind in ("zeros", "constant", "copy", "previous", "state", "skip", "cut"))
-    assert found() == {} and found(shirks=refused) == {}
+    refused = tuple(
+        degenerate_solution(kind, 1.01) for kind in ("zeros", "constant", "copy", "previous", "state", "skip", "cut")
+    )
+    assert found() == {} and found(degenerate_solutions=refused) == {}
     assert audit().verdict == "sound"
 
 
@@ -40,12 +56,12 @@ def test_nothing_to_say() -> None:
     [("zeros", "constant"), ("constant", "constant"), ("previous", "ignores_inputs"), ("copy", "copies_input")],
 )
 def test_what_needs_no_work_is_void_though_mended(kind: str, reason: str) -> None:
-    assert list(found(shirks=(shirk(kind, 1.0),))) == [f"void {reason}"]
-    assert audit(shirks=(shirk(kind, 1.0),)).verdict == "void"
-    mended = found(shirks=(shirk(kind, 0.5, judged_share=9.0),))[f"void {reason}"]
+    assert list(found(degenerate_solutions=(degenerate_solution(kind, 1.0),))) == [f"void {reason}"]
+    assert audit(degenerate_solutions=(degenerate_solution(kind, 1.0),)).verdict == "void"
+    mended = found(degenerate_solutions=(degenerate_solution(kind, 0.5, judged_share=9.0),))[f"void {reason}"]
     assert mended.mended and "not so on the judge's own" in mended.summary
-    assert not found(shirks=(shirk(kind, 0.5, judged_share=0.9),))[f"void {reason}"].mended
-    assert list(found(shirks=(shirk(kind, 0.5, part=True),))) == [f"weak {reason}"]
+    assert not found(degenerate_solutions=(degenerate_solution(kind, 0.5, judged_share=0.9),))[f"void {reason}"].mended
+    assert list(found(degenerate_solutions=(degenerate_solution(kind, 0.5, part=True),))) == [f"weak {reason}"]
 
 
 @pytest.mark.parametrize(
@@ -54,30 +70,41 @@ def test_what_needs_no_work_is_void_though_mended(kind: str, reason: str) -> Non
      ("skip", "idle_operation"), ("cut", "cancels")],
 )  # fmt: skip
 def test_what_needs_a_part_of_the_work_is_weak_unless_mended(kind: str, reason: str) -> None:
-    assert list(found(shirks=(shirk(kind, 1.0),))) == [f"weak {reason}"]
-    assert audit(shirks=(shirk(kind, 1.0),)).verdict == "weak"
-    assert list(found(shirks=(shirk(kind, 1.0, judged_share=2.0),))) == [f"note {reason}"]
-    assert audit(shirks=(shirk(kind, 1.0, judged_share=2.0),)).verdict == "sound"
+    assert list(found(degenerate_solutions=(degenerate_solution(kind, 1.0),))) == [f"weak {reason}"]
+    assert audit(degenerate_solutions=(degenerate_solution(kind, 1.0),)).verdict == "weak"
+    assert list(found(degenerate_solutions=(degenerate_solution(kind, 1.0, judged_share=2.0),))) == [f"note {reason}"]
+    assert audit(degenerate_solutions=(degenerate_solution(kind, 1.0, judged_share=2.0),)).verdict == "sound"
 
 
 def test_main_work_whose_result_may_be_noise() -> None:
-    assert list(found(shirks=(shirk("cut", 0.2, heavy=True),))) == ["void main_work_cancels"]
-    assert list(found(shirks=(shirk("cut", 0.2, heavy=True, judged_share=5.0),))) == ["weak main_work_cancels"]
+    assert list(found(degenerate_solutions=(degenerate_solution("cut", 0.2, heavy=True),))) == [
+        "void main_work_cancels"
+    ]
+    assert list(found(degenerate_solutions=(degenerate_solution("cut", 0.2, heavy=True, judged_share=5.0),))) == [
+        "weak main_work_cancels"
+    ]
 
 
 def test_rounding_noise() -> None:
     assert found(own_error=0.06)["void noise"].figure == 0.06 and not found(own_error=0.06)["void noise"].mended
-    assert found(own_error=0.06, shirks=(shirk("zeros", 0.1, judged_share=7.0),))["void noise"].mended
+    assert found(own_error=0.06, degenerate_solutions=(degenerate_solution("zeros", 0.1, judged_share=7.0),))[
+        "void noise"
+    ].mended
     assert found(own_error=0.04) == {} and found(own_error=0.06, exact=False) == {}
     assert list(found(own_error=0.06, random=True)) == ["weak random"]
 
 
 def test_fixed_tolerances() -> None:
-    tight, wide = shirk("zeros", 500.0, loose=5e-5), shirk("constant", 500.0, loose=5e-3)
-    assert found(shirks=(tight, wide))["weak inside_tolerance"].names == ("zeros",)
-    assert found(shirks=(wide,))["weak inside_tolerance"].threshold == 1e-2
-    assert found(shirks=(shirk("zeros", 500.0, loose=0.011),)) == {}
-    assert found(shirks=(shirk("state", 500.0, loose=1e-5),)) == {}, "a small parameter is no fault of the task"
+    tight, wide = (
+        degenerate_solution("zeros", 500.0, allow_tf32=5e-5),
+        degenerate_solution("constant", 500.0, allow_tf32=5e-3),
+    )
+    assert found(degenerate_solutions=(tight, wide))["weak inside_tolerance"].names == ("zeros",)
+    assert found(degenerate_solutions=(wide,))["weak inside_tolerance"].threshold == 1e-2
+    assert found(degenerate_solutions=(degenerate_solution("zeros", 500.0, allow_tf32=0.011),)) == {}
+    assert found(degenerate_solutions=(degenerate_solution("state", 500.0, allow_tf32=1e-5),)) == {}, (
+        "a small parameter is no fault of the task"
+    )
 
 
 def test_saturation_baseline_and_notes() -> None:
@@ -90,5 +117,7 @@ def test_saturation_baseline_and_notes() -> None:
 
 
 def test_the_gravest_first() -> None:
-    said = list(found(shirks=(shirk("skip", 0.1), shirk("previous", 0.1)), cases=1))
+    said = list(
+        found(degenerate_solutions=(degenerate_solution("skip", 0.1), degenerate_solution("previous", 0.1)), cases=1)
+    )
     assert said == ["void ignores_inputs", "weak idle_operation", "note one_shape"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tilewright.judge.candidate_process.disk import View, grants
+from tilewright.judge.candidate_process.disk import DiskView, grants
 from tilewright.judge.candidate_process.landlock import LIST, READ, WRITE
 
 
-def _granted(view: View, environment: dict[str, str]) -> dict[Path, int]:
+def _granted(view: DiskView, environment: dict[str, str]) -> dict[Path, int]:
     return {Path(g.place): g.rights for g in grants(view, environment)}
 
 
@@ -23,7 +23,7 @@ def test_what_is_hidden_is_cut_out_of_a_readable_place(tmp_path: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text("")
     project = tmp_path / "project"
-    view = View(
+    view = DiskView(
         own=(str(project / "runs/cell"),),
         hidden=(str(project / "problems/p.py"), str(project / "runs")),
         shared_memory=True,
@@ -38,7 +38,7 @@ def test_what_is_hidden_is_cut_out_of_a_readable_place(tmp_path: Path) -> None:
 
 def test_a_path_that_names_a_hidden_folder_itself_opens_nothing(tmp_path: Path) -> None:
     (tmp_path / "p.py").write_text("")
-    view = View(own=(str(tmp_path / "cell"),), hidden=(str(tmp_path / "p.py"),), shared_memory=False)
+    view = DiskView(own=(str(tmp_path / "cell"),), hidden=(str(tmp_path / "p.py"),), shared_memory=False)
     found = _granted(view, {"PYTHONPATH": f"{tmp_path}:/:/tmp:relative:"})
     assert not _readable(found, tmp_path / "p.py") and not _readable(found, Path("/tmp/other"))
     assert found[Path("/dev/shm")] == LIST
@@ -46,7 +46,7 @@ def test_a_path_that_names_a_hidden_folder_itself_opens_nothing(tmp_path: Path) 
 
 def test_python_and_programs_can_be_read_though_the_problem_lies_beside_them(tmp_path: Path) -> None:
     problem = Path(sys.prefix).resolve() / "p.py"  # it need not exist: its folder holds the interpreter
-    view = View(own=(str(tmp_path),), hidden=(str(problem),), shared_memory=False)
+    view = DiskView(own=(str(tmp_path),), hidden=(str(problem),), shared_memory=False)
     found = _granted(view, {})
     assert _readable(found, Path(sys.prefix).resolve() / "lib") and _readable(found, Path("/usr/bin/env"))
     assert not _readable(found, problem)

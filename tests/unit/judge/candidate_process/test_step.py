@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tilewright.judge.candidate_process.load import CodeRaised
-from tilewright.judge.candidate_process.step import Step, tensors_of
-from tilewright.judge.candidate_process.subject import Subject
+from tilewright.judge.candidate_process.step import TrainingStep, tensors_of
+from tilewright.judge.candidate_process.subject import CandidateSubject
 from tilewright.judge.reference_process import families, jitter
 from tilewright.judge.reference_process.describing import describe
 from tilewright.judge.reference_process.learn import learn
@@ -51,12 +51,12 @@ class Scale(nn.Module):
         return x * self.w
 
 
-def _step(module: nn.Module, gradients: Gradients = OF_X_AND_W) -> Step:
-    return Step(module, module, ONE_INPUT, [torch.tensor([1.0, 10.0]), torch.tensor([5.0, 7.0])], gradients)
+def _step(module: nn.Module, gradients: Gradients = OF_X_AND_W) -> TrainingStep:
+    return TrainingStep(module, module, ONE_INPUT, [torch.tensor([1.0, 10.0]), torch.tensor([5.0, 7.0])], gradients)
 
 
 def _opened(source: str = SOURCE) -> Reference:
-    reference = Reference("/nowhere/problem.py", source, ["{}"], subject=Subject("cpu"), compiled=False)
+    reference = Reference("/nowhere/problem.py", source, ["{}"], subject=CandidateSubject("cpu"), compiled=False)
     reference.construct(0, seed=3)
     return reference
 
@@ -118,7 +118,7 @@ def test_a_result_with_too_few_tensors_is_left_to_the_judge() -> None:
 def test_sparse_gradients_are_made_dense() -> None:
     module = nn.Embedding(4, 2, sparse=True)
     gradients = Gradients(outputs=(0,), inputs=(), parameters=("weight",))
-    step = Step(module, module, ONE_INPUT, [torch.tensor([1, 1]), torch.ones(2, 2)], gradients)
+    step = TrainingStep(module, module, ONE_INPUT, [torch.tensor([1, 1]), torch.ones(2, 2)], gradients)
     _, (of_weight,) = step.readied("whole")()
     assert of_weight.layout == torch.strided and of_weight[1].tolist() == [2.0, 2.0]
 
@@ -156,8 +156,8 @@ class _Two(torch.nn.Module):
 def test_a_step_that_is_disturbed_has_the_same_gradients(first: torch.Tensor, second: torch.Tensor, given: Any) -> None:
     gradients = Gradients(outputs=(0, 1), inputs=(0,), parameters=())
     module, x = _Two(), torch.randn(2, 3)
-    step = Step(module, module, ONE_INPUT, [x, first, second], gradients)
-    step.disturb(Step(module, module, ONE_INPUT, [x + 1, first, second], gradients).forward)
+    step = TrainingStep(module, module, ONE_INPUT, [x, first, second], gradients)
+    step.disturb(TrainingStep(module, module, ONE_INPUT, [x + 1, first, second], gradients).forward)
     _Asks.seen.clear()
     (one, _), (gradient,) = step()
     assert torch.equal(one, 2.0 * x) and torch.equal(gradient, 2.0 * first + 3.0 * second)
@@ -168,10 +168,10 @@ def test_gradients_of_a_step_that_is_disturbed_are_added_to_what_is_there() -> N
     module, x = torch.nn.Linear(3, 2), torch.randn(4, 3)
     gradients = Gradients(outputs=(0,), inputs=(0,), parameters=("weight",))
     upstream = torch.randn(4, 2)
-    step = Step(module, module, ONE_INPUT, [x, upstream], gradients)
+    step = TrainingStep(module, module, ONE_INPUT, [x, upstream], gradients)
     _, usual = step()
     step.clear()
-    step.disturb(Step(module, module, ONE_INPUT, [x + 1, upstream], gradients).forward)
+    step.disturb(TrainingStep(module, module, ONE_INPUT, [x + 1, upstream], gradients).forward)
     assert all(torch.equal(a, b) for a, b in zip(step()[1], usual, strict=True))
 
     def puts(weight: torch.Tensor) -> None:

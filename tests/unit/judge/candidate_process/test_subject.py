@@ -10,7 +10,7 @@ from torch import Tensor
 from tilewright.judge.candidate_process import values
 from tilewright.judge.candidate_process.held import facts_of
 from tilewright.judge.candidate_process.state import changed_state, write_state
-from tilewright.judge.candidate_process.subject import Subject
+from tilewright.judge.candidate_process.subject import CandidateSubject
 from tilewright.judge.candidate_process.values import kind_of
 from tilewright.judge.wire.messages import NO_GRADIENTS, Called, Gradients
 
@@ -44,7 +44,7 @@ class _Odd(torch.nn.Module):
 
 
 def _called(act: Callable[[Tensor], object], inputs: Sequence[Tensor], gradients: Gradients = NO_GRADIENTS) -> Called:
-    subject = Subject("cpu")
+    subject = CandidateSubject("cpu")
     subject.construct(_Odd, 1, gradients=gradients)
     assert isinstance(subject.module, _Odd)
     subject.module.act = act
@@ -81,7 +81,7 @@ def test_every_call_sees_new_tensors_at_the_old_address() -> None:
 
 
 def test_state_that_is_not_what_was_written_is_named() -> None:
-    subject = Subject("cpu")
+    subject = CandidateSubject("cpu")
     subject.construct(_Odd, 1)
     written = torch.tensor([1.0, float("nan"), -0.0, 2.0])
     write_state(subject.built, ("weight",), (written,))

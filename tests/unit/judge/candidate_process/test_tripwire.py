@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tilewright.judge.candidate_process.load import CodeRaised
-from tilewright.judge.candidate_process.session import Session
+from tilewright.judge.candidate_process.session import CandidateSession
 from tilewright.judge.candidate_process.tripwire import Tripwire, own_modules
 
 
@@ -40,7 +40,7 @@ def registered() -> Callable[[str, str], torch.library.Library]:
 def test_another_copy_in_torchs_dispatcher_is_found_and_another_gelu_is_nobodys_business(
     registered: Callable[[str, str], torch.library.Library],
 ) -> None:
-    wire = Tripwire(Session("cpu"), own_modules())
+    wire = Tripwire(CandidateSession("cpu"), own_modules())
     wire.check()
     kept = registered("gelu", "CPU")
     try:
@@ -121,7 +121,7 @@ NATIVE = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda _: None)
     ],
 )  # fmt: skip
 def test_what_calls_back_between_requests_is_found(leave: Callable[[], Callable[[], None]]) -> None:
-    wire = Tripwire(Session("cpu"), own_modules())
+    wire = Tripwire(CandidateSession("cpu"), own_modules())
     wire.check()
     undo = leave()
     try:
@@ -134,7 +134,7 @@ def test_what_calls_back_between_requests_is_found(leave: Callable[[], Callable[
 
 
 def test_what_is_installed_may_listen() -> None:
-    wire = Tripwire(Session("cpu"), own_modules())
+    wire = Tripwire(CandidateSession("cpu"), own_modules())
     gc.callbacks.append(json.dumps)
     sys.meta_path.append(zipimport.zipimporter)  # type: ignore[arg-type]
     try:
@@ -145,7 +145,7 @@ def test_what_is_installed_may_listen() -> None:
 
 
 def test_a_tracer_on_the_thread_that_looks_is_found() -> None:
-    wire, found = Tripwire(Session("cpu"), own_modules()), []
+    wire, found = Tripwire(CandidateSession("cpu"), own_modules()), []
 
     def look() -> None:
         sys.setprofile(_hears)
@@ -164,4 +164,4 @@ def test_a_tracer_on_the_thread_that_looks_is_found() -> None:
 
 def test_modules_that_are_put_away_already_are_no_reason_to_watch_none() -> None:
     with pytest.raises(RuntimeError, match="put away"):
-        Tripwire(Session("cpu"), ())
+        Tripwire(CandidateSession("cpu"), ())

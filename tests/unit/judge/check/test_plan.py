@@ -44,8 +44,8 @@ def test_beside_turns_only_where_results_jump_and_a_case_is_small() -> None:
     assert found(1000, steps=False) == [] == found(3 << 30, steps=True)
     assert len(found(1000, steps=True)) > len(found(50 << 20, steps=True)) > 1
     assert found(50 << 20, steps=True, floats=False) == [] != found(1000, steps=True, floats=False)
-    brief, first, *others = found(1000, steps=True)
-    assert brief.family == plan.BRIEF and brief.redraw and first.redraw and not any(t.redraw for t in others)
+    context, first, *others = found(1000, steps=True)
+    assert context.family == plan.BRIEF and context.redraw and first.redraw and not any(t.redraw for t in others)
 
 
 PAUSED = """

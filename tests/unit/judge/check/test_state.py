@@ -52,7 +52,7 @@ def test_a_checkpoint_may_show_a_cache_and_must_show_what_the_references_does() 
 
 def test_counts_are_compared_where_the_reference_left_one() -> None:
     left = (wire.Attribute(name="calls", text="1"), wire.Attribute(name="x", text=""))
-    room: Any = SimpleNamespace(state=SimpleNamespace(left_attributes=left))
-    assert state.miscounted(room, (wire.Attribute(name="calls", text="1"), wire.Attribute(name="x", text="7"))) == ""
-    assert state.miscounted(room, (wire.Attribute(name="calls", text="0"),)) == "calls is 0, not 1"
-    assert "no plain value" in state.miscounted(room, (wire.Attribute(name="calls", text=""),))
+    memory: Any = SimpleNamespace(state=SimpleNamespace(left_attributes=left))
+    assert state.miscounted(memory, (wire.Attribute(name="calls", text="1"), wire.Attribute(name="x", text="7"))) == ""
+    assert state.miscounted(memory, (wire.Attribute(name="calls", text="0"),)) == "calls is 0, not 1"
+    assert "no plain value" in state.miscounted(memory, (wire.Attribute(name="calls", text=""),))

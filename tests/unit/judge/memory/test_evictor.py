@@ -12,7 +12,7 @@ import torch
 
 from tilewright.judge.candidate_process.timing import Timer
 from tilewright.judge.client import Cell, CellFault
-from tilewright.judge.memory.evictor import Block, Evictor, overwriting_finds
+from tilewright.judge.memory.evictor import Evictor, EvictorBlock, overwriting_finds
 from tilewright.judge.memory.mapped import Opened
 from tilewright.judge.wire import messages as wire
 from tilewright.judge.wire import walks
@@ -109,12 +109,12 @@ def test_a_walk_that_reads_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_block_is_random_and_can_be_neither_written_nor_shortened() -> None:
     import os
 
-    block = Block(SIZE)
+    block = EvictorBlock(SIZE)
     assert torch.unique(block.data, dim=0).shape[0] == SIZE // 4096
     for change in (lambda: os.ftruncate(block.descriptor, 4096), lambda: os.pwrite(block.descriptor, b"0", 0)):
         with pytest.raises(PermissionError):
             change()
-    assert not torch.equal(block.data, Block(SIZE).data)
+    assert not torch.equal(block.data, EvictorBlock(SIZE).data)
 
 
 @pytest.mark.parametrize("words", [5000, 1 << 20])

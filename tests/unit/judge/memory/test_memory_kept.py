@@ -14,7 +14,7 @@ from tilewright.facts.errors import HarnessError, UserError
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.judge import evaluate, spares
 from tilewright.judge.cells import Cells
-from tilewright.judge.client import Cell, CellFault, Limits
+from tilewright.judge.client import Cell, CellFault, CellLimits
 from tilewright.judge.judgement import Hoarding
 from tilewright.judge.memory import sizes as memory
 from tilewright.judge.wire import messages as wire
@@ -117,7 +117,7 @@ def _cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whys: list[str]) -> 
 
     monkeypatch.setattr(Cells, "_start", start)
     monkeypatch.setattr(spares, "time", SimpleNamespace(monotonic=lambda: float(len(made)), sleep=lambda s: None))
-    return Cells(PROBLEM, workdir=tmp_path, threads=1, limits=Limits(), say=print), made
+    return Cells(PROBLEM, workdir=tmp_path, threads=1, limits=CellLimits(), say=print), made
 
 
 def test_a_cell_for_which_there_was_no_memory_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

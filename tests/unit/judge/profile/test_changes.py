@@ -12,11 +12,11 @@ from tilewright.facts.profile import KernelProfile, Limit, Measure
 from tilewright.judge.candidate_process.profile import launch_of
 from tilewright.judge.profile.changes import diagnosis, of_operators
 from tilewright.judge.profile.counters import Advice
-from tilewright.judge.profile.limits import Call, by_launches
-from tilewright.judge.wire.messages import Spent
+from tilewright.judge.profile.limits import ProfiledCall, by_launches
+from tilewright.judge.wire.messages import SpentClocks
 
 WORK = Work(bytes_read=1 << 28, bytes_written=1 << 28, matmul_flops=0, conv_flops=0, dtype="f32")
-CALL = Call(MACHINE, WORK, 1e6)
+CALL = ProfiledCall(MACHINE, WORK, 1e6)
 
 
 def kernel(name: str = "mine", ns: float = 8e5, limit: Limit = "memory", **evidence: float) -> KernelProfile:
@@ -47,7 +47,7 @@ def test_a_rule_of_the_tools_own_counts_by_what_it_reckons_with() -> None:
 
 
 def test_a_call_that_the_host_cannot_feed_is_told_to_launch_less() -> None:
-    found = diagnosis((kernel(ns=2e4),), Call(MACHINE, WORK, 2e4), launches=Launches(count=12, cost_ns=5e3))
+    found = diagnosis((kernel(ns=2e4),), ProfiledCall(MACHINE, WORK, 2e4), launches=Launches(count=12, cost_ns=5e3))
     assert found.limit == "limited by the host, which starts the kernels: 12 take it 60.0 us"
     assert found.changes[0] == "fewer kernels: 12 are started, 5.0 us of the host each"
 
@@ -73,17 +73,17 @@ def test_every_limit_has_its_first_change(limit: Limit, evidence: dict[str, floa
 
 def test_launches_without_counters_bear_a_limit_where_they_have_most_of_the_call() -> None:
     ns = WORK.bytes_moved / H200.copy_bytes_per_s * 1e9 / 0.9  # at nine tenths of the measured bandwidth
-    one = Spent(name="mine", ns=ns, registers=40, shared_bytes=2048, threads=256, ctas=4000)
-    found = by_launches([one], Call(H200, WORK, ns))
+    one = SpentClocks(name="mine", ns=ns, registers=40, shared_bytes=2048, threads=256, ctas=4000)
+    found = by_launches([one], ProfiledCall(H200, WORK, ns))
     told = {m.name: m.text for m in found.evidence}
     assert found.limit == "memory" and told["least traffic, of the measured bandwidth"] == "90%"
     assert told["occupancy that it could have"] == "75%" and told["CTAs"] == "4000"
-    slow = by_launches([one], Call(H200, WORK, ns * 1.4))
-    assert slow.limit == "memory" and by_launches([one], Call(H200, WORK, ns * 3)).limit == "unknown"
-    few = Spent(name="mine", ns=ns * 4, registers=40, threads=256, ctas=H200.processors - 1)
-    assert by_launches([few], Call(H200, WORK, ns * 4)).limit == "parallelism"
-    lame = Spent(name="mine", ns=ns * 4, registers=40, threads=256, ctas=4000)
-    assert by_launches([lame], Call(H200, WORK, ns * 4)).limit == "latency"
+    slow = by_launches([one], ProfiledCall(H200, WORK, ns * 1.4))
+    assert slow.limit == "memory" and by_launches([one], ProfiledCall(H200, WORK, ns * 3)).limit == "unknown"
+    few = SpentClocks(name="mine", ns=ns * 4, registers=40, threads=256, ctas=H200.processors - 1)
+    assert by_launches([few], ProfiledCall(H200, WORK, ns * 4)).limit == "parallelism"
+    lame = SpentClocks(name="mine", ns=ns * 4, registers=40, threads=256, ctas=4000)
+    assert by_launches([lame], ProfiledCall(H200, WORK, ns * 4)).limit == "latency"
 
 
 def test_a_trace_tells_what_a_launch_took() -> None:
@@ -91,17 +91,17 @@ def test_a_trace_tells_what_a_launch_took() -> None:
         "ph": "X", "cat": "kernel", "name": "void mine(float*)", "dur": 12.5,
         "args": {"registers per thread": 32, "shared memory": 1024, "block": [256, 1, 1], "grid": [40, 3, 1]},
     }  # fmt: skip
-    assert launch_of(event) == Spent(
+    assert launch_of(event) == SpentClocks(
         name="void mine(float*)", ns=12500.0, registers=32, shared_bytes=1024, threads=256, ctas=120
     )
     copy = {"cat": "gpu_memcpy", "name": "Memcpy DtoD", "dur": 3, "args": {"bytes": 64}}
-    assert launch_of(copy) == Spent(name="Memcpy DtoD", ns=3000.0)
+    assert launch_of(copy) == SpentClocks(name="Memcpy DtoD", ns=3000.0)
 
 
 def test_on_the_cpu_the_distance_to_the_machines_rates_decides() -> None:
     ops = (KernelProfile(name="aten::mul", origin="torch", source="operators", times=2, ns=9e5, limit="unknown",
                          evidence=()),)  # fmt: skip
-    far, near = of_operators(ops, Call(MACHINE, WORK, 1e9)), of_operators(ops, Call(MACHINE, WORK, 2e5))
+    far, near = of_operators(ops, ProfiledCall(MACHINE, WORK, 1e9)), of_operators(ops, ProfiledCall(MACHINE, WORK, 2e5))
     assert "work beyond the least" in far.limit and "memory's bandwidth" in near.limit
     assert "move fewer bytes" in near.changes[-1]
     assert diagnosis((), CALL).limit == "no kernel was seen"

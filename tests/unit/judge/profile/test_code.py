@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fakes.realisers import H200
-from tilewright.judge.profile.code import REST, Code, mixes
+from tilewright.judge.profile.code import REST, SourceCode, mixes
 from tilewright.judge.profile.limits import by_code
 
 # nvdisasm 13.0 -c, of a product of ours for sm_90a; lines of it.
@@ -42,12 +42,12 @@ def test_instructions_are_counted_by_kernel_and_class() -> None:
 
 def test_code_says_what_it_takes_and_whether_it_spills() -> None:
     mix = mixes(LISTING)["other"]
-    code = Code(name="rows", registers=168, local_bytes=0, shared_bytes=1024, threads=256, mix=mix)
+    code = SourceCode(name="rows", registers=168, local_bytes=0, shared_bytes=1024, threads=256, mix=mix)
     told = by_code(code, H200)
     assert (told.limit, told.source, told.ns) == ("unknown", "code", 0.0)
     assert {m.name: m.text for m in told.evidence} == {
         "registers a thread": "168", "local memory a thread": "0 B", "static shared memory a CTA": "1.02 kB",
         "occupancy that it could have": "12.5%", "instructions: branches": "100%",
     }  # fmt: skip
-    spilling = Code(name="rows", registers=255, local_bytes=64, shared_bytes=0)
+    spilling = SourceCode(name="rows", registers=255, local_bytes=64, shared_bytes=0)
     assert by_code(spilling, H200).limit == "spills"

@@ -16,11 +16,11 @@ from tilewright.facts.problem import Work
 from tilewright.facts.profile import HotSpot, Limit
 from tilewright.judge.profile.changes import diagnosis
 from tilewright.judge.profile.counters import Advice, advice, counted, hot_spots
-from tilewright.judge.profile.limits import Call, by_counters
+from tilewright.judge.profile.limits import ProfiledCall, by_counters
 
 PAGES = Path(__file__).parent / "ncu"
 WORK = Work(bytes_read=1 << 28, bytes_written=1 << 28, matmul_flops=0, conv_flops=0, dtype="f32")
-CALL = Call(MACHINE, WORK, 1e6)
+CALL = ProfiledCall(MACHINE, WORK, 1e6)
 
 
 def page(name: str) -> str:

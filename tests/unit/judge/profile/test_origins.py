@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from tilewright.judge.profile.origins import origin, shares
-from tilewright.judge.wire.messages import Spent
+from tilewright.judge.wire.messages import SpentClocks
 
 LIBRARIES = {
     "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >"
@@ -70,10 +70,10 @@ def test_operators_on_the_cpu(name: str, whose: str) -> None:
 
 def test_shares_add_up_and_come_largest_first() -> None:
     spent = (
-        Spent(name="ampere_sgemm_128x64_tn", ns=6e5),
-        Spent(name="mine(float*)", ns=3e5),
-        Spent(name="Memset (Device)", ns=0.5e5),
-        Spent(name="mine_too(float*)", ns=0.5e5),
+        SpentClocks(name="ampere_sgemm_128x64_tn", ns=6e5),
+        SpentClocks(name="mine(float*)", ns=3e5),
+        SpentClocks(name="Memset (Device)", ns=0.5e5),
+        SpentClocks(name="mine_too(float*)", ns=0.5e5),
     )
     found = shares(spent, "cuda")
     assert found == (("cuBLAS", pytest.approx(0.6)), ("own", pytest.approx(0.35)), ("copy", pytest.approx(0.05)))
@@ -81,5 +81,5 @@ def test_shares_add_up_and_come_largest_first() -> None:
 
 def test_nothing_seen_or_too_little_has_no_shares() -> None:
     assert shares((), "cuda") == ()
-    assert shares((Spent(name="aten::relu", ns=9e4),), "cpu") == ()
-    assert shares((Spent(name="aten::relu", ns=2e5),), "cpu") == (("torch", 1.0),)
+    assert shares((SpentClocks(name="aten::relu", ns=9e4),), "cpu") == ()
+    assert shares((SpentClocks(name="aten::relu", ns=2e5),), "cpu") == (("torch", 1.0),)

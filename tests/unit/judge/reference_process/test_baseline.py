@@ -85,6 +85,6 @@ def test_what_a_problem_and_its_first_calls_leave_is_nothing_to_collect() -> Non
         wire.LoadProblem(path="/nowhere/p.py", source=source, cases=("{}",), compiled=False, starts=""),
         wire.ConstructCase(case=0, seed=1), wire.Warm(seed=2),
     ):  # fmt: skip
-        assert not isinstance(session.answer((request, -1)), wire.Fault)
+        assert not isinstance(session.answer((request, -1)), wire.FaultReply)
         counts.append(gc.get_freeze_count())
     assert counts[1] - counts[0] > 50_000 and counts[3] - counts[2] > 50_000

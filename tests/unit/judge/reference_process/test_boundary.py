@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tilewright.judge.candidate_process.subject import Subject
+from tilewright.judge.candidate_process.subject import CandidateSubject
 from tilewright.judge.reference_process import boundary
 from tilewright.judge.reference_process.describing import describe
 from tilewright.judge.reference_process.families import FAMILIES, shortened
@@ -38,13 +38,13 @@ def get_init_inputs():
 
 def _open(result: str) -> tuple[Reference, str, tuple[Tensor, ...]]:
     source = SOURCE.format(result=result)
-    reference = Reference("/nowhere/p.py", source, ["{}"], subject=Subject("cpu"), compiled=False)
+    reference = Reference("/nowhere/p.py", source, ["{}"], subject=CandidateSubject("cpu"), compiled=False)
     reference.construct(0, seed=1)
     described = describe(reference, 2, trace=False)
     return reference, described.args, reference.inputs(7, "own")[1]
 
 
-def _wrong_rows(reference: Reference, args: str, moved: boundary.Moved, *, lower: bool) -> int:
+def _wrong_rows(reference: Reference, args: str, moved: boundary.MovedRows, *, lower: bool) -> int:
     """Rows in which the module's result, or TF32's, is another than the truth."""
     truth = reference.double.truth(args, moved.inputs, 1)[0]
     weight = reference.subject.built.get_parameter("weight")
@@ -149,7 +149,7 @@ def test_twelve_bits() -> None:
 
 def test_a_redraw_of_twelve_bits() -> None:
     reference, _, _ = _open("h")
-    reference.state.redraw(8, brief=True)
+    reference.state.redraw(8, context=True)
     weight = reference.subject.built.get_parameter("weight").detach()
     assert torch.equal(shortened(weight), weight)
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tilewright.judge.candidate_process import values
-from tilewright.judge.candidate_process.subject import Subject
+from tilewright.judge.candidate_process.subject import CandidateSubject
 from tilewright.judge.reference_process.budget import Asked, most_turns
 from tilewright.judge.reference_process.ensemble import Ensemble, Question
 from tilewright.judge.reference_process.reference import Reference
@@ -32,7 +32,7 @@ def get_init_inputs():
 
 def _open(expression: str) -> Reference:
     source = SOURCE.format(expression)
-    reference = Reference("/nowhere/p.py", source, ["{}"], subject=Subject("cpu"), compiled=False)
+    reference = Reference("/nowhere/p.py", source, ["{}"], subject=CandidateSubject("cpu"), compiled=False)
     reference.construct(0, seed=1)
     return reference
 

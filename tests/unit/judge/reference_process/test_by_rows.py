@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tilewright.judge.candidate_process import values
 from tilewright.judge.candidate_process.load import CodeRaised
-from tilewright.judge.candidate_process.subject import Subject
+from tilewright.judge.candidate_process.subject import CandidateSubject
 from tilewright.judge.reference_process import by_rows
 from tilewright.judge.reference_process.by_rows import Results, judged_on
 from tilewright.judge.reference_process.ensemble import Question
@@ -53,7 +53,7 @@ def _drawn(rows: int = 8192) -> Tensor:
 
 def _judgement(expression: str, x: Tensor, got: Tensor, limit_s: float = SHORT_S) -> Judgement:
     source = SOURCE.format(expression)
-    reference = Reference("/nowhere/p.py", source, ["{}"], subject=Subject("cpu"), compiled=False)
+    reference = Reference("/nowhere/p.py", source, ["{}"], subject=CandidateSubject("cpu"), compiled=False)
     reference.construct(0, seed=1)
     text = values.encode([x], [])
     own, (truth,) = reference.subject.run(text, [x]), reference.double.truth(text, [x], 5)

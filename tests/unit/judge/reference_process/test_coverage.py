@@ -27,8 +27,8 @@ def _bytes(view: Tensor) -> set[int]:
     return set(places.reshape(-1).tolist())
 
 
-def _covered(views: list[Tensor]) -> tuple[coverage.Region, ...]:
-    known: tuple[coverage.Region, ...] = ()
+def _covered(views: list[Tensor]) -> tuple[coverage.InputRegion, ...]:
+    known: tuple[coverage.InputRegion, ...] = ()
     for view in views:
         known = coverage.add(known, coverage.region(view))
     return known

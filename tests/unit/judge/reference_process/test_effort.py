@@ -9,8 +9,8 @@ import torch
 
 from tilewright.judge.candidate_process import values
 from tilewright.judge.candidate_process.load import CodeRaised
-from tilewright.judge.candidate_process.subject import Subject
-from tilewright.judge.reference_process.effort import Effort
+from tilewright.judge.candidate_process.subject import CandidateSubject
+from tilewright.judge.reference_process.effort import AppealEffort
 from tilewright.judge.reference_process.ensemble import Ensemble, Question
 from tilewright.judge.reference_process.reference import Reference
 
@@ -34,7 +34,7 @@ def get_init_inputs():
 
 def _ensemble(limit_s: float, *, pause_s: float = 0.0, rows: int = 64) -> Ensemble:
     source = SOURCE.replace("PAUSE", str(pause_s))
-    reference = Reference("/nowhere/p.py", source, ["{}"], subject=Subject("cpu"), compiled=False)
+    reference = Reference("/nowhere/p.py", source, ["{}"], subject=CandidateSubject("cpu"), compiled=False)
     reference.construct(0, seed=1)
     x = torch.rand(rows, 64)
     return Ensemble(reference, Question(args=values.encode([x], []), inputs=[x], seed=1, limit_s=limit_s))
@@ -53,7 +53,7 @@ def test_what_is_too_much_is_given_up_before_it_is_run() -> None:
 
 
 def test_products_are_counted_by_their_flops_and_views_are_not() -> None:
-    effort, x = Effort(), torch.ones(8, 16)
+    effort, x = AppealEffort(), torch.ones(8, 16)
     effort.add(torch.ops.aten.t.default, (x,), {}, x.T)
     assert effort.seconds() == 0.0
     effort.add(torch.ops.aten.mm.default, (x, x.T), {}, x @ x.T)

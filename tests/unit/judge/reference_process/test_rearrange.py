@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tilewright.judge.candidate_process.state import named_state
-from tilewright.judge.candidate_process.subject import Subject
+from tilewright.judge.candidate_process.subject import CandidateSubject
 from tilewright.judge.reference_process.describing import describe
 from tilewright.judge.reference_process.rearrange import WAYS, rearranged, runs_on_cpu
 from tilewright.judge.reference_process.reference import Reference
@@ -36,7 +36,7 @@ TRIANGLE = 'self.register_buffer("mask", torch.ones(24, 24).tril().bool())'
 
 def _open(init: str, forward: str) -> Reference:
     source = HEAD.format(init=init, forward=forward)
-    reference = Reference("/nowhere/problem.py", source, ["{}"], subject=Subject("cpu"), compiled=False)
+    reference = Reference("/nowhere/problem.py", source, ["{}"], subject=CandidateSubject("cpu"), compiled=False)
     reference.construct(0, seed=3)
     describe(reference, 1, trace=False)
     reference.construct(0, seed=3)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tilewright.judge.candidate_process.load import CodeRaised, is_out_of_memory, last_line
-from tilewright.judge.candidate_process.subject import Subject, poisoned
+from tilewright.judge.candidate_process.subject import CandidateSubject, poisoned
 from tilewright.judge.reference_process import families, work
 from tilewright.judge.reference_process.describing import describe, traced
 from tilewright.judge.reference_process.problem import load_problem
@@ -40,7 +40,7 @@ def get_init_inputs(n=8, p=0.0):
 
 
 def _open(source: str = SOURCE, case: str = "{}") -> Reference:
-    reference = Reference("/nowhere/problem.py", source, [case], subject=Subject("cpu"), compiled=False)
+    reference = Reference("/nowhere/problem.py", source, [case], subject=CandidateSubject("cpu"), compiled=False)
     reference.construct(0, seed=3)
     return reference
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from tilewright.judge.candidate_process.load import CodeRaised
-from tilewright.judge.candidate_process.subject import Subject
+from tilewright.judge.candidate_process.subject import CandidateSubject
 from tilewright.judge.reference_process import families
 from tilewright.judge.reference_process.describing import describe
 from tilewright.judge.reference_process.reference import Reference
@@ -97,7 +97,7 @@ def get_init_inputs():
 @pytest.mark.parametrize(("operation", "negative"), [("x.relu()", True), ("x.sqrt()", False), ("x.log()", False)])
 def test_positive_is_a_promise_where_the_module_takes_nothing_else(operation: str, negative: bool) -> None:
     source = SOURCE.replace("OPERATION", operation)
-    reference = Reference("/nowhere/p.py", source, ["{}"], subject=Subject("cpu"), compiled=False)
+    reference = Reference("/nowhere/p.py", source, ["{}"], subject=CandidateSubject("cpu"), compiled=False)
     reference.construct(0, seed=1)
     describe(reference, 1, trace=False)
     (drawn,) = reference.inputs(5, "normal")[1]
@@ -117,7 +117,7 @@ def test_only_squares_are_symmetric() -> None:
 )
 def test_what_is_promised_of_certain_places_is_not_repeated(drawn: str, grows: bool) -> None:
     source = SOURCE.replace("OPERATION", "x * 2").replace("torch.rand(16, 16) + 0.1", drawn)
-    reference = Reference("/nowhere/p.py", source, ["{}"], subject=Subject("cpu"), compiled=False)
+    reference = Reference("/nowhere/p.py", source, ["{}"], subject=CandidateSubject("cpu"), compiled=False)
     reference.construct(0, seed=1)
     describe(reference, 1, trace=False)
     for extent in (13, 33):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tilewright.judge.candidate_process.subject import Subject
+from tilewright.judge.candidate_process.subject import CandidateSubject
 from tilewright.judge.reference_process.budget import appeal
 from tilewright.judge.reference_process.describing import describe
 from tilewright.judge.reference_process.ensemble import Question
@@ -59,7 +59,7 @@ def test_some_elements_and_whole_rows_are_values_of_the_module(dtype: torch.dtyp
 
 
 def test_ties_tell_which_bin_an_edge_belongs_to_and_follow_state_that_has_moved() -> None:
-    reference = Reference("/nowhere/problem.py", SOURCE, ["{}"], subject=Subject("cpu"), compiled=False)
+    reference = Reference("/nowhere/problem.py", SOURCE, ["{}"], subject=CandidateSubject("cpu"), compiled=False)
     reference.construct(0, seed=3)
     describe(reference, 1, trace=False)
     reference.state.redraw(5)
@@ -71,7 +71,7 @@ def test_ties_tell_which_bin_an_edge_belongs_to_and_follow_state_that_has_moved(
 
 
 def test_what_whole_numbers_make_of_nan_is_open_and_nothing_else_is() -> None:
-    reference = Reference("/nowhere/problem.py", SOURCE, ["{}"], subject=Subject("cpu"), compiled=False)
+    reference = Reference("/nowhere/problem.py", SOURCE, ["{}"], subject=CandidateSubject("cpu"), compiled=False)
     reference.construct(0, seed=3)
     text, (x,) = reference.inputs(1, "own")
     x[2, 3] = float("nan")

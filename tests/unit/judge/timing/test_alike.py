@@ -10,11 +10,11 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from tilewright.judge.client import Cell
+from tilewright.judge.memory.case_memory import CaseMemory
 from tilewright.judge.memory.evictor import Evictor
-from tilewright.judge.memory.room import Room
 from tilewright.judge.timing import calls, interleave
 from tilewright.judge.timing.calls import Caller
-from tilewright.judge.timing.interleave import Look, Player, Redraw, Table
+from tilewright.judge.timing.interleave import BurstSchedule, TimedSubject, TurnRedraw, VerifiedLook
 from tilewright.judge.wire import messages as wire
 
 T = TypeVar("T")
@@ -48,46 +48,48 @@ class _Evictor(Evictor):
 
 
 @pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> Table:
+def schedule(monkeypatch: pytest.MonkeyPatch) -> BurstSchedule:
     """Of a module with a buffer and a count that move; its state is redrawn by a message of its own."""
     still = SimpleNamespace(perf_counter=lambda: 0.0, sleep=lambda s: None, monotonic=lambda: 0.0)
     monkeypatch.setattr(calls, "time", still)
     monkeypatch.setattr(interleave, "time", still)
-    room = SimpleNamespace(
+    memory = SimpleNamespace(
         pool=CALLS, slots=3, slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None, device="cpu",
         tight=False, described=SimpleNamespace(args=""),
         state=SimpleNamespace(attributes=(wire.Attribute(name="n", text="3"),), before=lambda names: ()),
     )  # fmt: skip
     cell = _Noting()
-    ours = Player("ours", cell, moved=("mean",), attributes=("n",))
-    load = Redraw(change=lambda: cell.do(wire.LoadState(names=(), refs=())), _began=-1.0)
-    timed = Caller(cast(Room, room), random.Random(1), evictor=_Evictor())
-    return Table(timed, players=[ours], watched=cell, redraw=load)
+    ours = TimedSubject("ours", cell, moved=("mean",), attributes=("n",))
+    load = TurnRedraw(change=lambda: cell.do(wire.LoadState(names=(), refs=())), _began=-1.0)
+    timed = Caller(cast(CaseMemory, memory), random.Random(1), evictor=_Evictor())
+    return BurstSchedule(timed, subjects=[ours], watched=cell, redraw=load)
 
 
-def test_before_a_call_that_is_looked_at_the_same_is_done_as_before_any_other(table: Table) -> None:
-    (ours,) = table.players
+def test_before_a_call_that_is_looked_at_the_same_is_done_as_before_any_other(schedule: BurstSchedule) -> None:
+    (ours,) = schedule.subjects
     cell = cast(_Noting, ours.cell)
     before: dict[bool, Counter[tuple[str, ...]]] = {True: Counter(), False: Counter()}
     told: set[Any] = set()
     for number in range(ROUNDS):
         looked: list[int] = []
         cell.asked.clear()
-        table.turn(ours, calls=CALLS, look=Look(after=looked.append) if number % 2 else None)
+        schedule.turn(ours, calls=CALLS, look=VerifiedLook(after=looked.append) if number % 2 else None)
         timed = [i for i, r in enumerate(cell.asked) if isinstance(r, wire.TimedCall)]
         for start, end in zip([-1, *timed[:-1]], timed, strict=True):
             told |= {(r.flush_bytes, r.attributes) for r in cell.asked[start + 1 : end] if isinstance(r, wire.Clear)}
             names = tuple(type(r).__name__ for r in cell.asked[start + 1 : end] if not isinstance(r, wire.Deal))
             before[bool(looked) and end == timed[-1]][names] += 1
-    assert told == {(64, table.room.state.attributes)}, "state is put back before each call, and caches are evicted"
+    assert told == {(64, schedule.memory.state.attributes)}, (
+        "state is put back before each call, and caches are evicted"
+    )
     assert set(before[True]) == set(before[False]) == {("Clear",), ("LoadState", "Clear")}
     share = {k: c["LoadState", "Clear"] / c.total() for k, c in before.items()}
     assert share[True] == pytest.approx(share[False], abs=0.06), "state is redrawn whether or not anybody looks"
 
 
-def test_nobody_sees_contents_twice_in_a_round(table: Table) -> None:
-    (ours,) = table.players
+def test_nobody_sees_contents_twice_in_a_round(schedule: BurstSchedule) -> None:
+    (ours,) = schedule.subjects
     for _ in range(5):
-        table.renew_contents()
-        seen = [table.call(ours)[0] for _ in range(CALLS)]
+        schedule.renew_contents()
+        seen = [schedule.call(ours)[0] for _ in range(CALLS)]
         assert sorted(seen) == list(range(CALLS))

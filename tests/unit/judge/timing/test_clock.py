@@ -8,28 +8,28 @@ from typing import Any, cast
 
 import pytest
 
-from tilewright.judge.memory.room import Room
+from tilewright.judge.memory.case_memory import CaseMemory
 from tilewright.judge.timing import measure
 from tilewright.judge.timing.calls import Caller
-from tilewright.judge.timing.interleave import Table
+from tilewright.judge.timing.interleave import BurstSchedule
 
 TICK_S, ROUNDS, CALLS = 100e-6, 12, 8
 
 
-def _table(device: str, *, unseen: float, after: float, noise: float) -> Table:
+def _table(device: str, *, unseen: float, after: float, noise: float) -> BurstSchedule:
     """Eager and a candidate of which the clock, and the device, see so many seconds more; the clock is off by up to
     `noise`."""
     rng = random.Random(3)
-    room: Any = SimpleNamespace(device=device)
-    table = Table(Caller(cast(Room, room), rng), players=())
+    memory: Any = SimpleNamespace(device=device)
+    schedule = BurstSchedule(Caller(cast(CaseMemory, memory), rng), subjects=())
     for name, share in (("eager", 0), ("ours", 1)):
         off = [rng.uniform(0, noise) for _ in range(ROUNDS)]
-        table.bursts[name] = [(TICK_S * 1e9,) * CALLS] * ROUNDS
-        table.unseen[name] = [
+        schedule.bursts[name] = [(TICK_S * 1e9,) * CALLS] * ROUNDS
+        schedule.unseen[name] = [
             tuple(1e-4 + o + share * unseen + rng.uniform(0, 1e-5) for _ in range(CALLS)) for o in off
         ]
-        table.after[name] = [tuple(1e-5 + share * after + rng.uniform(0, 2e-6) for _ in range(CALLS)) for _ in off]
-    return table
+        schedule.after[name] = [tuple(1e-5 + share * after + rng.uniform(0, 2e-6) for _ in range(CALLS)) for _ in off]
+    return schedule
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from tilewright.judge.client import Cell, CellFault
-from tilewright.judge.memory.room import Room
+from tilewright.judge.memory.case_memory import CaseMemory
 from tilewright.judge.timing.calls import Caller
-from tilewright.judge.timing.interleave import Player, Table
+from tilewright.judge.timing.interleave import BurstSchedule, TimedSubject
 from tilewright.judge.wire import messages as wire
 
 T = TypeVar("T")
@@ -34,20 +34,20 @@ class _Launching(Cell):
         return answer
 
 
-def _rounds(count: int, ours_ns: float, eager_ns: float) -> tuple[Table, _Launching, _Launching]:
-    room = SimpleNamespace(
+def _rounds(count: int, ours_ns: float, eager_ns: float) -> tuple[BurstSchedule, _Launching, _Launching]:
+    memory = SimpleNamespace(
         pool=4, slots=1, slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None,
         place=lambda *_: None, device="cuda", tight=False,
         described=SimpleNamespace(args=""),
     )  # fmt: skip
     ours, eager = _Launching(ours_ns), _Launching(eager_ns)
     ours.usage = eager.usage = SimpleNamespace(cpu_s=lambda: 0.0)  # type: ignore[assignment]
-    players = [Player("ours", ours), Player("eager", eager), Player("eager_again", eager)]
-    table = Table(Caller(cast(Room, room), random.Random(1)), players=players, watched=ours)
-    table.calls = {p.name: 20 for p in players}
+    subjects = [TimedSubject("ours", ours), TimedSubject("eager", eager), TimedSubject("eager_again", eager)]
+    schedule = BurstSchedule(Caller(cast(CaseMemory, memory), random.Random(1)), subjects=subjects, watched=ours)
+    schedule.calls = {p.name: 20 for p in subjects}
     for _ in range(count):
-        table.round()
-    return table, ours, eager
+        schedule.round()
+    return schedule, ours, eager
 
 
 def test_it_is_one_in_a_round_whatever_single_calls_take() -> None:
@@ -67,23 +67,23 @@ def test_it_is_one_in_a_round_whatever_single_calls_take() -> None:
     ],
 )
 def test_it_is_as_long_as_launches_take(ours_ns: float, eager_ns: float, delay_ns: float) -> None:
-    table, _, _ = _rounds(12, ours_ns, eager_ns)
-    assert table.timed.delay.ns == pytest.approx(delay_ns)
+    schedule, _, _ = _rounds(12, ours_ns, eager_ns)
+    assert schedule.timed.delay.ns == pytest.approx(delay_ns)
 
 
 def test_it_becomes_shorter_again_slowly() -> None:
-    table, _, eager = _rounds(3, 1e4, 6e5)
-    assert table.timed.delay.ns == pytest.approx(7.8e5)
+    schedule, _, eager = _rounds(3, 1e4, 6e5)
+    assert schedule.timed.delay.ns == pytest.approx(7.8e5)
     eager.ns = 1e4
-    table.round()
-    table.round()
-    assert table.timed.delay.ns == pytest.approx(0.8 * 7.8e5)
+    schedule.round()
+    schedule.round()
+    assert schedule.timed.delay.ns == pytest.approx(0.8 * 7.8e5)
 
 
 @pytest.mark.parametrize("said", [float("nan"), float("inf"), -1.0])
 def test_a_cell_that_says_nonsense_is_refused(said: float) -> None:
-    table, ours, _ = _rounds(1, 1e4, 1e4)
+    schedule, ours, _ = _rounds(1, 1e4, 1e4)
     ours.ns, ours.plan = said, SimpleNamespace(name="candidate")  # type: ignore[assignment]
     ours.kill = lambda: None  # type: ignore[method-assign]
     with pytest.raises(CellFault, match="to launch"):
-        table.call(table.players[0])
+        schedule.call(schedule.subjects[0])

@@ -12,10 +12,10 @@ import pytest
 
 from tilewright.judge.timing import fresh
 from tilewright.judge.timing.fresh import Fresh, check_fresh
-from tilewright.judge.timing.interleave import Look, Player, Redraw, Table
+from tilewright.judge.timing.interleave import BurstSchedule, TimedSubject, TurnRedraw, VerifiedLook
 from tilewright.judge.timing.measure import Implausible
 
-_NO_LOOK = cast(Look, None)
+_NO_LOOK = cast(VerifiedLook, None)
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class _Calls:
-    """Two players whose calls take 6 ms, and 1 ms where the candidate keeps what it computed of the same contents;
+    """Two subjects whose calls take 6 ms, and 1 ms where the candidate keeps what it computed of the same contents;
     others on the machine hold calls back for so many rounds, half of them, by `held_ms` on the average."""
 
     def __init__(
@@ -33,19 +33,21 @@ class _Calls:
         lazy: Callable[[int], bool] = lambda number: False,
     ) -> None:  # fmt: skip
         self.rng, self.noise = random.Random(seed), random.Random(seed + 1)
-        self.room = SimpleNamespace(slots=3, tight=False, device="cuda")
+        self.memory = SimpleNamespace(slots=3, tight=False, device="cuda")
         self.keeps, self.busy_rounds, self.rounds, self.eager_held = keeps, busy_rounds, 0, eager_held
         self.held_ms, self.lazy = held_ms, lazy
         self.looked: list[int] = []
-        self.redraw = Redraw()
+        self.redraw = TurnRedraw()
         self.bursts = {"ours": [(1e6 if keeps else 6e6,)]}
 
     def _held_ns(self) -> float:
         held = max(self.rounds, 1) <= self.busy_rounds and self.noise.random() < 0.5
         return self.noise.expovariate(1 / (self.held_ms * 1e6)) if held else 0.0
 
-    def again(self, player: Player, slot: int, *, renew: object, look: Look | None) -> tuple[float, float]:
-        if player.name == "eager":
+    def again(
+        self, subject: TimedSubject, slot: int, *, renew: object, look: VerifiedLook | None
+    ) -> tuple[float, float]:
+        if subject.name == "eager":
             self.eager_held -= 1
             return (40e6 if self.eager_held >= 0 else 6e6 + self._held_ns()), 6e6 + self._held_ns()
         self.rounds += 1
@@ -55,9 +57,11 @@ class _Calls:
         return fresh_ns, (1e6 if self.keeps else 6e6) + self._held_ns()
 
 
-def _check(calls: _Calls, quick: Look | None = None) -> Fresh:
-    players = [Player(name, None) for name in ("ours", "eager")]  # type: ignore[arg-type]
-    return check_fresh(cast(Table, calls), *players, renew=lambda slot, again: None, look=_NO_LOOK, quick=quick)
+def _check(calls: _Calls, quick: VerifiedLook | None = None) -> Fresh:
+    subjects = [TimedSubject(name, None) for name in ("ours", "eager")]  # type: ignore[arg-type]
+    return check_fresh(
+        cast(BurstSchedule, calls), *subjects, renew=lambda slot, again: None, look=_NO_LOOK, quick=quick
+    )
 
 
 @pytest.mark.parametrize("held_ms", [10.0, 40.0])
@@ -95,7 +99,7 @@ def test_what_noise_hides_to_the_end_is_not_decided(seed: int) -> None:
 
 def test_who_does_no_work_on_new_contents_now_and_then_is_looked_at() -> None:
     """Since the quickest calls count, a lazy one among ten would hide what the others cost."""
-    look = Look(after=lambda number: None)
+    look = VerifiedLook(after=lambda number: None)
     calls = _Calls(keeps=True, busy_rounds=500, seed=1, lazy=lambda number: number > 3 and number % 10 == 9)
     with contextlib.suppress(Implausible):
         _check(calls, look)
@@ -108,9 +112,11 @@ class _Disturbed(_Calls):
 
     held_rounds = 15
 
-    def again(self, player: Player, slot: int, *, renew: object, look: Look | None) -> tuple[float, float]:
-        fresh_ns, part_ns = super().again(player, slot, renew=renew, look=look)
-        held = player.name == "ours" and 0 < self.rounds <= self.held_rounds
+    def again(
+        self, subject: TimedSubject, slot: int, *, renew: object, look: VerifiedLook | None
+    ) -> tuple[float, float]:
+        fresh_ns, part_ns = super().again(subject, slot, renew=renew, look=look)
+        held = subject.name == "ours" and 0 < self.rounds <= self.held_rounds
         return fresh_ns + (30e6 if held else 0.0), part_ns
 
 

@@ -9,10 +9,10 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from tilewright.judge.client import Cell, CellFault
-from tilewright.judge.memory.room import Room
+from tilewright.judge.memory.case_memory import CaseMemory
 from tilewright.judge.timing import calls, interleave
 from tilewright.judge.timing.calls import Caller
-from tilewright.judge.timing.interleave import Player, Table
+from tilewright.judge.timing.interleave import BurstSchedule, TimedSubject
 from tilewright.judge.timing.measure import Implausible
 from tilewright.judge.timing.slope import check_slope
 from tilewright.judge.wire import messages as wire
@@ -69,23 +69,23 @@ def _table(
     said_s: float = 4e-5,
     honest_rows: bool = False,
     result_bytes: int = 4096,
-) -> tuple[Table, tuple[_Working, _Working]]:
+) -> tuple[BurstSchedule, tuple[_Working, _Working]]:
     """A candidate that answers a request much more quickly than eager does: its clock disagrees by nothing there."""
     clock = _Clock()
     still = SimpleNamespace(perf_counter=clock.perf_counter, sleep=lambda s: None, monotonic=lambda: 0.0)
     for module in (calls, interleave):
         monkeypatch.setattr(module, "time", still)
-    room = SimpleNamespace(
+    memory = SimpleNamespace(
         pool=4, slots=2, slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None,
         place=lambda *_: None, device=device, tight=False,
         poison_bytes=lambda: (result_bytes,), described=SimpleNamespace(args=""),
     )  # fmt: skip
     ours = _Working(clock, said_s=said_s, hidden_s=hidden_s, answer_s=1e-4, honest_rows=honest_rows)
     eager = _Working(clock, said_s=said_s, hidden_s=0.0, answer_s=1e-4 + hidden_s, honest_rows=True)
-    players = [Player("ours", ours), Player("eager", eager)]
-    table = Table(Caller(cast(Room, room), random.Random(1)), players=players)
-    table.bursts = {p.name: [(said_s * 1e9,)] for p in players}
-    return table, (ours, eager)
+    subjects = [TimedSubject("ours", ours), TimedSubject("eager", eager)]
+    schedule = BurstSchedule(Caller(cast(CaseMemory, memory), random.Random(1)), subjects=subjects)
+    schedule.bursts = {p.name: [(said_s * 1e9,)] for p in subjects}
+    return schedule, (ours, eager)
 
 
 @pytest.mark.parametrize(("device", "hidden_s"), [("cpu", 6e-5), ("cuda", 3.2e-5)])
@@ -94,17 +94,17 @@ def test_what_is_hidden_shows_in_a_row(
     monkeypatch: pytest.MonkeyPatch, device: str, hidden_s: float, honest_rows: bool
 ) -> None:
     """Nor does it help to be honest in rows: then the same call has two prices."""
-    table, _ = _table(monkeypatch, device, hidden_s=hidden_s, honest_rows=honest_rows)
+    schedule, _ = _table(monkeypatch, device, hidden_s=hidden_s, honest_rows=honest_rows)
     with pytest.raises(Implausible, match="one call more in a row costs") as refused:
-        check_slope(table, *table.players, look=None)
+        check_slope(schedule, *schedule.subjects, look=None)
     told_us = float(str(refused.value).split("costs ")[1].split(" us")[0])
     assert told_us == pytest.approx(hidden_s * 1e6, rel=0.1)
 
 
 @pytest.mark.parametrize(("device", "hidden_s"), [("cpu", 0.0), ("cpu", 5e-6), ("cuda", 0.0), ("cuda", 1e-6)])
 def test_what_may_be_is_accepted_and_told(monkeypatch: pytest.MonkeyPatch, device: str, hidden_s: float) -> None:
-    table, _ = _table(monkeypatch, device, hidden_s=hidden_s)
-    found = check_slope(table, *table.players, look=None)
+    schedule, _ = _table(monkeypatch, device, hidden_s=hidden_s)
+    found = check_slope(schedule, *schedule.subjects, look=None)
     assert found is not None
     assert found.mid / 1e9 == pytest.approx(hidden_s, abs=1.5e-6)
 
@@ -113,13 +113,13 @@ def test_what_may_be_is_accepted_and_told(monkeypatch: pytest.MonkeyPatch, devic
 def test_an_eager_that_is_quicker_in_a_row_is_no_measure_for_who_is_not(
     monkeypatch: pytest.MonkeyPatch, hidden_s: float
 ) -> None:
-    table, (_, eager) = _table(monkeypatch, "cpu", hidden_s=hidden_s)
+    schedule, (_, eager) = _table(monkeypatch, "cpu", hidden_s=hidden_s)
     eager.alone_s = 1e-3
     if hidden_s:
         with pytest.raises(Implausible, match="one call more in a row costs"):
-            check_slope(table, *table.players, look=None)
+            check_slope(schedule, *schedule.subjects, look=None)
     else:
-        found = check_slope(table, *table.players, look=None)
+        found = check_slope(schedule, *schedule.subjects, look=None)
         assert found is not None
         assert found.mid == pytest.approx(0.0, abs=5e3)
 
@@ -127,45 +127,45 @@ def test_an_eager_that_is_quicker_in_a_row_is_no_measure_for_who_is_not(
 def test_one_call_of_a_row_is_looked_at_and_which_one_is_decided_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = []
     for seed in range(12):
-        table, (ours, _) = _table(monkeypatch, "cpu", hidden_s=0.0)
-        table.rng.seed(seed)
+        schedule, (ours, _) = _table(monkeypatch, "cpu", hidden_s=0.0)
+        schedule.rng.seed(seed)
         seen: list[tuple[int, int]] = []
 
         def look(slot: int, number: int, seen: list[tuple[int, int]] = seen, ours: _Working = ours) -> None:
             seen.append((number, ours.rows))
 
-        check_slope(table, *table.players, look=look)
+        check_slope(schedule, *schedule.subjects, look=look)
         assert len(seen) == 1
         numbers.append(seen[0])
     assert len(set(numbers)) > 6
 
 
 def test_of_large_results_the_last_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    table, _ = _table(monkeypatch, "cuda", hidden_s=0.0, result_bytes=1 << 30)
+    schedule, _ = _table(monkeypatch, "cuda", hidden_s=0.0, result_bytes=1 << 30)
     numbers: list[int] = []
-    check_slope(table, *table.players, look=lambda slot, number: numbers.append(number))
+    check_slope(schedule, *schedule.subjects, look=lambda slot, number: numbers.append(number))
     assert numbers == [-1]
 
 
 @pytest.mark.parametrize(("device", "rows"), [("cpu", 5), ("cuda", 2)])
 def test_of_long_calls_fewer_rows_tell_enough_on_a_gpu(monkeypatch: pytest.MonkeyPatch, device: str, rows: int) -> None:
-    table, (ours, _) = _table(monkeypatch, device, hidden_s=5e-4, said_s=4e-3)
+    schedule, (ours, _) = _table(monkeypatch, device, hidden_s=5e-4, said_s=4e-3)
     with pytest.raises(Implausible, match="one call more in a row costs"):
-        check_slope(table, *table.players, look=None)
+        check_slope(schedule, *schedule.subjects, look=None)
     assert ours.rows == 3 * (1 + 8 * rows), "each trial begins with a row of which nothing is kept"
-    table, (ours, _) = _table(monkeypatch, device, hidden_s=0.0, said_s=4e-5)
-    check_slope(table, *table.players, look=None)
+    schedule, (ours, _) = _table(monkeypatch, device, hidden_s=0.0, said_s=4e-5)
+    check_slope(schedule, *schedule.subjects, look=None)
     assert ours.rows == 1 + 8 * 5
 
 
 def test_long_calls_are_left_to_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    table, (ours, _) = _table(monkeypatch, "cpu", hidden_s=0.0, said_s=6e-3)
-    assert check_slope(table, *table.players, look=None) is None
+    schedule, (ours, _) = _table(monkeypatch, "cpu", hidden_s=0.0, said_s=6e-3)
+    assert check_slope(schedule, *schedule.subjects, look=None) is None
     assert ours.rows == 0
 
 
 def test_a_cell_that_does_not_tell_of_all_calls_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    table, (ours, _) = _table(monkeypatch, "cpu", hidden_s=0.0)
+    schedule, (ours, _) = _table(monkeypatch, "cpu", hidden_s=0.0)
     real = ours.ask
 
     def ask(request: Any, kind: type[T], *, limit_s: float, descriptor: int | None = None) -> T:
@@ -174,4 +174,4 @@ def test_a_cell_that_does_not_tell_of_all_calls_is_refused(monkeypatch: pytest.M
 
     ours.ask = ask  # type: ignore[method-assign]
     with pytest.raises(CellFault, match="tells of 4 of 5 calls"):
-        table.timed.row(table.players[0], calls=5, keep=True)
+        schedule.timed.row(schedule.subjects[0], calls=5, keep=True)

@@ -11,7 +11,7 @@ import pytest
 from tilewright.facts.outcome import Interval
 from tilewright.facts.space import Point, point
 from tilewright.judge.client import CellFault
-from tilewright.judge.timing.sweep import Contender, survivors, sweep
+from tilewright.judge.timing.sweep import TunedSubject, survivors, sweep
 
 POINTS = tuple(point(unroll=u) for u in range(8))
 
@@ -23,11 +23,11 @@ class Script:
     fill = 1  # calls that fill a burst
 
     def __init__(self, times_ns: list[float], *, noise: float = 0.0, drift: float = 0.0, device: str = "cpu") -> None:
-        self.room = SimpleNamespace(device=device)
+        self.memory = SimpleNamespace(device=device)
         self.counts: set[int] = set()
         self.times_ns, self.noise, self.drift = times_ns, noise, drift
         self.rng = random.Random(7)
-        self.players: tuple[Any, ...] = ()
+        self.subjects: tuple[Any, ...] = ()
         self.bursts: dict[str, list[tuple[float, ...]]] = {}
         self.sets: list[int] = []
         self.slow = 1.0
@@ -35,7 +35,7 @@ class Script:
         self.warmed: list[list[str]] = []
         self.broken: set[int] = set()
         ours, eager = (SimpleNamespace(plan=SimpleNamespace(name=n), alive=True) for n in ("candidate", "reference"))
-        self.contender: Any = Contender(
+        self.subject: Any = TunedSubject(
             SimpleNamespace(name="ours", cell=ours), SimpleNamespace(name="eager", cell=eager), self.set_point
         )
 
@@ -43,8 +43,8 @@ class Script:
         self.sets.append(given[0][1])
         return "wrong_values: far off" if self.times_ns[self.sets[-1]] < 0 else ""
 
-    def warm_up(self, players: list[Any]) -> None:
-        self.warmed.append([p.name for p in players])
+    def warm_up(self, subjects: list[Any]) -> None:
+        self.warmed.append([p.name for p in subjects])
         self.calls |= dict.fromkeys(self.warmed[-1], self.fill)
         if self.sets[-1] in self.broken:
             raise CellFault("raised", "it raises when it is timed", source="candidate", by_code=True)
@@ -58,8 +58,8 @@ class Script:
             self.bursts[name].append((shaken,) * 3)
 
     def play(self, points: tuple[Point, ...] = POINTS) -> dict[int, Any]:
-        table: Any = self
-        found = sweep(table, self.contender, points)
+        schedule: Any = self
+        found = sweep(schedule, self.subject, points)
         assert [p.point for p in found] == list(points)
         return {p.point[0][1]: p for p in found}
 

@@ -8,17 +8,17 @@ from typing import Any, cast
 
 import pytest
 
-from tilewright.judge.memory.room import Room
+from tilewright.judge.memory.case_memory import CaseMemory
 from tilewright.judge.timing.calls import Caller
-from tilewright.judge.timing.interleave import Player, Table
+from tilewright.judge.timing.interleave import BurstSchedule, TimedSubject
 from tilewright.judge.timing.measure import Implausible
 from tilewright.judge.timing.turns import check_turns
 
 CALL_S, ROUNDS, CALLS = 2e-3, 8, 6
-PLAYERS = (Player("ours", cast(Any, None)), Player("eager", cast(Any, None)))
+PLAYERS = (TimedSubject("ours", cast(Any, None)), TimedSubject("eager", cast(Any, None)))
 
 
-class _Seen(Table):
+class _Seen(BurstSchedule):
     """Between its calls, each of which takes 2 ms, eager's cell needs 10 ms, the candidate's `wall_s` more, and all its
     processes `cpu_s` more; the first `busy` rounds are disturbed."""
 
@@ -35,23 +35,23 @@ class _Seen(Table):
             self.used.setdefault(name, []).append(CALL_S)
             self.cpu.setdefault(name, []).append(1.3e-2 + share * self.cpu_s + self.rng.uniform(-2e-4, 2e-4))
 
-    def anew(self, players: object, calls: object) -> Table:
+    def anew(self, subjects: object, calls: object) -> BurstSchedule:
         again = _table(self.wall_s, self.cpu_s)
         again.busy = 0
         return again
 
 
 def _table(wall_s: float, cpu_s: float, busy: int = 0) -> _Seen:
-    room: Any = SimpleNamespace(device="cpu")
-    table = _Seen(Caller(cast(Room, room), random.Random(3)), players=PLAYERS)
-    table.wall_s, table.cpu_s, table.busy = wall_s, cpu_s, busy
-    return table
+    memory: Any = SimpleNamespace(device="cpu")
+    schedule = _Seen(Caller(cast(CaseMemory, memory), random.Random(3)), subjects=PLAYERS)
+    schedule.wall_s, schedule.cpu_s, schedule.busy = wall_s, cpu_s, busy
+    return schedule
 
 
-def _checked(table: _Seen, threads: int = 1) -> float:
+def _checked(schedule: _Seen, threads: int = 1) -> float:
     for _ in range(ROUNDS):
-        table.round()
-    return check_turns(table, *PLAYERS, threads=threads)
+        schedule.round()
+    return check_turns(schedule, *PLAYERS, threads=threads)
 
 
 @pytest.mark.parametrize("wall_s", [-1e-3, 0.0, 1e-4])

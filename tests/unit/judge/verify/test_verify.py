@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from fakes.facts import MACHINE, brief
+from fakes.facts import MACHINE, context
 from tilewright.edges.problems import read_problem
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.outcome import Failure, Sanitized
@@ -20,7 +20,7 @@ from tilewright.facts.run import CaseFacts
 from tilewright.facts.verdict import Verdict, Verified
 from tilewright.judge.build import load_candidate
 from tilewright.judge.candidate_process.step import tensors_of
-from tilewright.judge.verify import Subject, verified, with_memory
+from tilewright.judge.verify import VerifiedSubject, verified, with_memory
 
 NO_WORK = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
 CHEATS = Path(__file__).parents[3] / "cheats"
@@ -41,11 +41,11 @@ def detectors(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-def subject(source: str = SOFTMAX, **changes: object) -> Subject:
+def subject(source: str = SOFTMAX, **changes: object) -> VerifiedSubject:
     spec = TensorSpec(shape=(64, 32), stride=(32, 1), dtype="f32")
-    case: CaseFacts = replace(brief().cases[0], inputs=(spec, spec), outputs=(spec,))
+    case: CaseFacts = replace(context().cases[0], inputs=(spec, spec), outputs=(spec,))
     problem = Problem(name="toy", path="/nowhere/toy.py", source=source, target="cpu")
-    return Subject(problem=replace(problem, **changes), cases=(case,), device=MACHINE.device)  # type: ignore[arg-type]
+    return VerifiedSubject(problem=replace(problem, **changes), cases=(case,), device=MACHINE.device)  # type: ignore[arg-type]
 
 
 def model(forward: str, *, before: str = "", signature: str = "self, x, y", init: str = "self, width") -> Candidate:
@@ -159,13 +159,13 @@ def test_no_honest_exhibit_is_vetoed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(CHEATS))
     import museum
 
-    honest = [exhibit for exhibit in museum.exhibits("cpu") if exhibit.room == "honest"]
+    honest = [exhibit for exhibit in museum.exhibits("cpu") if exhibit.memory == "honest"]
     subjects = {name: opened(name) for name in {exhibit.problem for exhibit in honest}}
     vetoed = [e.name for e in honest if verified(load_candidate(e.path), subjects[e.problem]).proven]
     assert len(honest) > 50 and vetoed == []
 
 
-def opened(name: str) -> Subject:
+def opened(name: str) -> VerifiedSubject:
     """A problem of the corpus with the shapes and dtypes of its first case, from the module itself, run once."""
     problem = read_problem(CHEATS / "problems" / f"{name}.py", target="cpu")
     names: dict[str, Any] = {"__name__": "problem"}
@@ -176,7 +176,7 @@ def opened(name: str) -> Subject:
     with torch.no_grad():
         result = model(*names["get_inputs"](**case))
     facts = CaseFacts(inputs=specs(inputs), outputs=specs(result), work=NO_WORK, graph=None)
-    return Subject(problem=problem, cases=(facts,), device="any")
+    return VerifiedSubject(problem=problem, cases=(facts,), device="any")
 
 
 def specs(value: Any) -> tuple[TensorSpec, ...]:

@@ -28,7 +28,7 @@ def _ref(offset: int = 512) -> wire.TensorRef:
 
 MESSAGES = [
     wire.Done(),
-    wire.Call(tag=3, args='[{"$":"tensor","v":0}]', inputs=(_ref(), _ref(1024)), poison_bytes=(24,), seed=7),
+    wire.CallRequest(tag=3, args='[{"$":"tensor","v":0}]', inputs=(_ref(), _ref(1024)), poison_bytes=(24,), seed=7),
     wire.Deal(args="[]", slots=((_ref(),), ())),
     wire.TimedCall(
         slot=1,
@@ -39,7 +39,7 @@ MESSAGES = [
     wire.Tick(ns=1.5),
     wire.TimedCalls(calls=(wire.TimedCall(slot=0, swaps=()), wire.TimedCall(slot=2, swaps=(), warm=True)), keep=True),
     wire.Ticks(ticks=(wire.Tick(ns=1.5), wire.Tick(ns=2.5, launched_ns=3.0))),
-    wire.Fault(by_code=True, reason="raised", summary="s", excerpt="x" * 100_000),
+    wire.FaultReply(by_code=True, reason="raised", summary="s", excerpt="x" * 100_000),
     wire.OperationList(operations=(wire.Operation(name="relu", ways=("skip 0", "cut"), heavy=False),)),
     wire.Fallbacks(counts=(("grad", 2),)),
 ]

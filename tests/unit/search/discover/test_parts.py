@@ -6,7 +6,7 @@ import pytest
 
 from tilewright.facts.discovery import CallTime, Replayed, floor_of
 from tilewright.facts.machine import Machine
-from tilewright.facts.pattern import Pattern, Site
+from tilewright.facts.pattern import Match, Pattern
 from tilewright.facts.problem import Work
 from tilewright.facts.space import Space
 from tilewright.ir.graph import Call, Graph, Node, Ref
@@ -36,15 +36,15 @@ GRAPH = Graph(
 )  # fmt: skip
 
 
-def pattern(id: str, *nodes: str, size: int, sites: int = 1) -> Pattern:
+def pattern(id: str, *nodes: str, size: int, matches: int = 1) -> Pattern:
     tensors = {"dtype": "f32", "shape": (size,)}
     program = Program(
         domain=(size,), operands=(Operand(name="x0", **tensors),), body=(), outputs=(Output(name="x0", **tensors),)  # type: ignore[arg-type]
     )  # fmt: skip
-    site = Site(nodes=nodes, operands=(), outputs=())
+    site = Match(nodes=nodes, operands=(), outputs=())
     return Pattern(
         id=id, title=id, kind="pointwise", nodes=nodes, program=program, space=Space(knobs=(), points=((),)),
-        sites=(site,) * sites,
+        matches=(site,) * matches,
     )  # fmt: skip
 
 
@@ -66,7 +66,7 @@ def test_of_two_makers_the_later_one_counts() -> None:
 
 
 def test_parts_stand_in_the_order_of_what_they_can_win() -> None:
-    patterns = [pattern("p", "inner", "a", size=10, sites=2), pattern("q", "b", size=50)]
+    patterns = [pattern("p", "inner", "a", size=10, matches=2), pattern("q", "b", size=50)]
     found = parts(
         GRAPH, patterns, {"c": "no skeleton"}, replay=replay(a=200.0, b=500.0, c=100.0, v=20.0), machine=MACHINE,
         rule=lambda p: f"rule of {p.id}",
@@ -75,7 +75,7 @@ def test_parts_stand_in_the_order_of_what_they_can_win() -> None:
         ("q", "rule of q"), ("c", "no skeleton"), ("p", "rule of p"), ("views", "they move no data"),
     ]  # fmt: skip
     by = {p.pattern or p.title: p for p in found}
-    assert by["p"].floor_ns == 2 * 80 and by["p"].distance == pytest.approx(0.2), "80 bytes at each of two sites"
+    assert by["p"].floor_ns == 2 * 80 and by["p"].distance == pytest.approx(0.2), "80 bytes at each of two matches"
     assert by["p"].gain == pytest.approx(0.1 * 0.2) and by["q"].gain == pytest.approx(0.25 * 0.2)
     assert by["c"].gain == pytest.approx(0.05 * 0.9), "the floor of an operator is that of what it reads and writes"
 

@@ -95,7 +95,7 @@ def found(target: Target, dtype: str) -> tuple[dict[str, list[Pattern]], dict[st
     patterns: dict[str, list[Pattern]] = {name: [] for name in EXAMPLES}
     for p in matched.patterns:
         if p.id in busy:
-            for name in {owner[n] for site in p.sites for n in site.nodes if n in owner}:
+            for name in {owner[n] for site in p.matches for n in site.nodes if n in owner}:
                 patterns[name].append(p)
     whose = {n.origin: owner[n.name] for n in graph.nodes if n.name in owner and n.origin}
     return patterns, {whose[call]: why for call, why in left.items()}

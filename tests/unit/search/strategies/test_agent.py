@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.facts import brief, pattern, timed
+from fakes.facts import context, pattern, timed
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.move import Event, Move, Outcome, Sanitize, Stop, Try, Tune
 from tilewright.facts.outcome import Failure, Interval, PointTime, Sanitized, Tuned
@@ -17,7 +17,7 @@ from tilewright.search.strategies.agent import attempts, best_of, ended, library
 from tilewright.search.strategies.tuning import Steps
 
 WRONG = Failure(stage="check", reason="wrong_values", summary="output 0")
-BRIEF = brief(pattern("fused_0"), pattern("fused_1", points=1))
+BRIEF = context(pattern("fused_0"), pattern("fused_1", points=1))
 
 
 def code(text: str) -> Candidate:
@@ -46,7 +46,7 @@ def test_the_library_starts_from_what_won_before() -> None:
     assert [(c.pattern, c.point) for c in library(BRIEF)] == list(first)
     for remembered in ({"remembered": known}, {"hinted": known}):
         assert library(replace(BRIEF, **remembered))[0].point == point(unroll=2)
-    assert library(brief()) == ()
+    assert library(context()) == ()
 
 
 def test_the_best_gained_most_in_its_own_judgement() -> None:

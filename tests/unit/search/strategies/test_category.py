@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fakes.facts import brief
+from fakes.facts import context
 from tilewright.ir.graph import Call, Graph, Node
 from tilewright.search.strategies.asking import Author
 from tilewright.search.strategies.category import CATEGORIES, category
@@ -65,7 +65,7 @@ def test_what_cannot_be_traced_is_mixed() -> None:
 @pytest.mark.parametrize("target", ["cpu", "cuda"])
 @pytest.mark.parametrize("kind", CATEGORIES)
 def test_every_kind_has_a_prompt_for_both_targets(kind: str, target: str) -> None:
-    on = brief()
+    on = context()
     author = Author(replace(on, problem=replace(on.problem, target=target)))
     author._task["category"] = kind
     (message,) = author.first("write", ledger=["an idea: failed"], near=[])
@@ -78,7 +78,7 @@ def test_every_kind_has_a_prompt_for_both_targets(kind: str, target: str) -> Non
 
 
 def test_the_kinds_differ() -> None:
-    author = Author(brief())
+    author = Author(context())
     texts = set()
     for kind in CATEGORIES:
         author._task["category"] = kind

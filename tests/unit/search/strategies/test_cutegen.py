@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes.asked import START, asking, at, judge, prompts, ran, shape, text_of, whole
-from fakes.facts import brief, pattern
+from fakes.facts import context, pattern
 from tilewright.edges.ledger import Ledger
 from tilewright.edges.models.scripted import Scripted, scripted_reply
 from tilewright.facts.candidate import Candidate, SourceFile
@@ -228,7 +228,7 @@ def test_it_starts_from_what_the_library_makes_of_the_module_tuned(tmp_path: Pat
             return Candidate(files=(SourceFile(path="model.py", text="class ModelNew: 'ns 700'"),))
         return judge(move)
 
-    matched = brief(pattern("fused_0", points=2)).matched
+    matched = context(pattern("fused_0", points=2)).matched
     on = asking(start=START, matched=matched, limits=Limits(calls=1))
     _, events = ran(tmp_path / "a.db", "cutegen", [whole("ns 600")], on=on, judge=judged)
     assert [type(e.move) for e in events] == [Tune, Compose, Try, Ask, Try, Stop]
@@ -298,7 +298,7 @@ def test_prompts_made_together_are_all_announced_before_the_first_is_waited_for(
 
 # ---------------------------------------------------------------- skeletons in the prompts
 
-NEAR = (SourceFile(path="tilewright_kernels/cuda/cta.py", text="def sweep(): ...  # vetted\n"),)
+NEAR = (SourceFile(path="tilewright_kernels/cuda/rows/cta.py", text="def sweep(): ...  # vetted\n"),)
 LIBRARY = Candidate(files=(*START.files, *NEAR))
 
 
@@ -326,7 +326,7 @@ def test_the_loop_as_published_sees_none_of_the_librarys(tmp_path: Path) -> None
 
 def test_a_step_may_edit_a_skeleton_that_lies_beside_its_files(tmp_path: Path) -> None:
     edit = (
-        "IDEA: two rows at once\nPREDICTION: 2x\nFILE: tilewright_kernels/cuda/cta.py\n<<<<<<< SEARCH\n"
+        "IDEA: two rows at once\nPREDICTION: 2x\nFILE: tilewright_kernels/cuda/rows/cta.py\n<<<<<<< SEARCH\n"
         "def sweep(): ...  # vetted\n=======\ndef sweep(): 'ns 300'\n>>>>>>> REPLACE\n"
     )
     start = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: ...\n"), *NEAR))

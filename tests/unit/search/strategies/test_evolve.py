@@ -173,7 +173,7 @@ def test_a_generation_is_one_round_trip_and_a_killed_run_goes_on(tmp_path: Path)
     assert ran(tmp_path / "again.db", "evolve", replies, on=on)[0] == first[0]
     script, posted, rounds = Scripted([scripted_reply(r) for r in replies]), set[int](), 0
 
-    def by_letter(move: Move) -> Outcome:
+    def by_request(move: Move) -> Outcome:
         """A reply is there for whatever was posted before this visit."""
         if not isinstance(move, Ask):
             return judge(move)
@@ -186,7 +186,7 @@ def test_a_generation_is_one_round_trip_and_a_killed_run_goes_on(tmp_path: Path)
         with Ledger(tmp_path / "box.db") as ledger:
             try:
                 stop = drive(
-                    STRATEGIES["evolve"](on), ledger=ledger, perform=by_letter, watch=lambda e: None,
+                    STRATEGIES["evolve"](on), ledger=ledger, perform=by_request, watch=lambda e: None,
                     announce=lambda moves: posted.update(m.turn for m in moves if isinstance(m, Ask)),
                 )  # fmt: skip
                 break

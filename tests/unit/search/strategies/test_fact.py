@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from fakes import runs
-from fakes.facts import brief, pattern, realised, timed
+from fakes.facts import context, pattern, realised, timed
 from tilewright.edges.ledger import Ledger
 from tilewright.edges.models.scripted import Scripted, scripted_reply
 from tilewright.facts.candidate import LIBRARY, Candidate, SourceFile
 from tilewright.facts.discovery import Part
 from tilewright.facts.move import Ask, Capture, Enter, Event, Move, Outcome, Stop, Try, Tune, Within
 from tilewright.facts.outcome import Captured, Failure, Interval, PointTime, Timed, Tuned
-from tilewright.facts.pattern import Bind, Choice, Pattern, Recipe, Region, Site, Written
+from tilewright.facts.pattern import Bind, Choice, Match, Pattern, Recipe, Region, Written
 from tilewright.facts.realised import Known
-from tilewright.facts.run import Brief, Limits
+from tilewright.facts.run import Limits, SearchContext
 from tilewright.facts.space import point
 from tilewright.ir.graph import Call, Graph, Node
 from tilewright.ir.program import Operand, Output, Program, Statement
@@ -38,15 +38,15 @@ def stands(id: str, *, width: int, points: int = 2, nodes: Sequence[str] = (), p
         body=(Statement(result="y", op="neg", args=("x",), dtype="f32"),),
         outputs=(Output(name="y", dtype="f32", shape=shape),),
     )  # fmt: skip
-    sites = tuple(
-        Site(
+    matches = tuple(
+        Match(
             nodes=tuple(nodes or (f"{id}_{i}",)), operands=(Bind(node=f"in_{id}_{i}", split=shape, order=(0, 1)),),
             outputs=(Bind(node=tuple(nodes or (f"{id}_{i}",))[-1], split=shape, order=(0, 1)),),
         )
         for i in range(places)
     )  # fmt: skip
     return replace(
-        pattern(id, points=points), program=program, sites=sites, nodes=tuple(n for s in sites for n in s.nodes)
+        pattern(id, points=points), program=program, matches=matches, nodes=tuple(n for s in matches for n in s.nodes)
     )
 
 
@@ -54,8 +54,8 @@ def part(id: str, ns: float, floor_ns: float = 10.0) -> Part:
     return Part(pattern=id, title=id, rule="", why="", calls=(), ns=ns, share=ns / 1000.0, floor_ns=floor_ns)
 
 
-def given(*patterns: Pattern, parts: Sequence[Part], model: str = "", limits: Limits = Limits()) -> Brief:  # noqa: B008
-    return replace(brief(*patterns), strategy="fact", parts=tuple(parts), model=model, limits=limits)
+def given(*patterns: Pattern, parts: Sequence[Part], model: str = "", limits: Limits = Limits()) -> SearchContext:  # noqa: B008
+    return replace(context(*patterns), strategy="fact", parts=tuple(parts), model=model, limits=limits)
 
 
 def at(ns: float, eager_ns: float = 1000.0, floor_ns: float = 50.0) -> Timed:
@@ -67,32 +67,32 @@ def at(ns: float, eager_ns: float = 1000.0, floor_ns: float = 50.0) -> Timed:
 class World:
     """A machine on which each pattern, by itself and in the module, takes what it is told to."""
 
-    def __init__(self, on: Brief, alone: dict[str, float], module: Callable[[Recipe], Timed | Failure]) -> None:
+    def __init__(self, on: SearchContext, alone: dict[str, float], module: Callable[[Recipe], Timed | Failure]) -> None:
         self.on = on
         self.others: tuple[str, ...] = ()
         self.alone = alone
         self.module = module
 
-    def inside(self, id: str) -> Brief:
+    def inside(self, id: str) -> SearchContext:
         """The problem of a piece: the same pattern, under the id that it has there."""
         whole = [replace(p, id="fused_0") for m in self.on.matched for p in m.patterns if p.id == id]
         if id in self.others:  # by itself it is taken for something else
             whole = [replace(stands("fused_0", width=99))]
-        inner = replace(brief(*whole), start=START)
+        inner = replace(context(*whole), start=START)
         return replace(inner, problem=replace(inner.problem, name=id))
 
     def perform(self, move: Move) -> Outcome:
         match move:
-            case Enter(piece=piece):
-                if piece.name not in self.alone:
+            case Enter(subproblem=subproblem):
+                if subproblem.name not in self.alone:
                     return Failure(stage="propose", reason="not_alone", summary="nothing is known of it")
-                return self.inside(piece.name)
-            case Within(piece=piece, move=Try(what=Candidate() as candidate)):
+                return self.inside(subproblem.name)
+            case Within(subproblem=subproblem, move=Try(what=Candidate() as candidate)):
                 text = "".join(f.text for f in candidate.files)
                 ns = re.search(r"ns (\d+)", text)
                 return at(float(ns[1])) if ns else Failure(stage="check", reason="wrong_values", summary="off by 3")
-            case Within(piece=piece, move=Try()):
-                return at(self.alone[piece.name])
+            case Within(subproblem=subproblem, move=Try()):
+                return at(self.alone[subproblem.name])
             case Within(move=Tune(points=points)) | Tune(points=points):
                 times = (Interval(low=1, mid=3 - i, high=4) for i in range(len(points)))
                 return Tuned(points=tuple(PointTime(point=p, time_ns=t) for p, t in zip(points, times, strict=True)))
@@ -118,10 +118,10 @@ def told(events: Sequence[Event]) -> list[str]:
 
     def said(move: Move) -> str:
         match move:
-            case Enter(piece=piece):
-                return f"enter {piece.name}"
-            case Within(piece=piece, move=inner):
-                return f"{piece.name}: {type(inner).__name__.lower()}"
+            case Enter(subproblem=subproblem):
+                return f"enter {subproblem.name}"
+            case Within(subproblem=subproblem, move=inner):
+                return f"{subproblem.name}: {type(inner).__name__.lower()}"
             case Try(what=tuple() as recipe):
                 return "try " + " ".join(c.pattern for c in recipe)
         return type(move).__name__.lower()
@@ -303,7 +303,7 @@ def called(*nodes: str, name: str = "library_0") -> Choice:
 CALL = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: 'ns 100'\n"),), language=LIBRARY)
 
 
-def with_library(*, parts: Sequence[Part]) -> Brief:
+def with_library(*, parts: Sequence[Part]) -> SearchContext:
     """Two patterns side by side, and a call that makes what both make."""
     a, b = stands("a", width=8, nodes=("m",)), stands("b", width=16, nodes=("n",))
     on = replace(given(a, b, parts=parts), libraries=(called("m", "n"),))
@@ -358,7 +358,7 @@ def test_a_library_call_that_is_slower_is_left_and_one_refused_by_itself_is_trie
     assert set(chosen(stop.best)) == ({"library_0"} if kept == "library" else {"a", "b"})
 
 
-def recorded(on: Brief, path: Path, outcome: Captured | Failure) -> tuple[Stop, list[str]]:
+def recorded(on: SearchContext, path: Path, outcome: Captured | Failure) -> tuple[Stop, list[str]]:
     """A run on a GPU where the best is recorded as a CUDA graph with this outcome."""
     on = replace(on, problem=replace(on.problem, target="cuda"))
 

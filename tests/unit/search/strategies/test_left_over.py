@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from fakes.facts import brief, pattern, timed
+from fakes.facts import context, pattern, timed
 from tilewright.facts.candidate import LIBRARY, Candidate, SourceFile
 from tilewright.facts.move import Capture, Event, Move, Outcome, Stop, Try, Tune
 from tilewright.facts.outcome import Failure, Interval, Launches, PointTime, Timed, Tuned
 from tilewright.facts.pattern import INDUCTOR, Choice, Region, Written, inductor_mode, without_inductor
-from tilewright.facts.run import Brief, Matched
+from tilewright.facts.run import Matched, SearchContext
 from tilewright.facts.space import Point, point
 from tilewright.ir.graph import Call, Graph, Node
 from tilewright.search.strategies.catalog import catalog
-from tilewright.search.strategies.ending import handed_over
 from tilewright.search.strategies.fact import fact
+from tilewright.search.strategies.handing_over import handed_over
 
 WRONG = Failure(stage="check", reason="wrong_values", summary="off by 3")
 MODES = tuple(point(mode=m) for m in ("default", "reduce-overhead", "max-autotune-no-cudagraphs"))
@@ -32,9 +32,11 @@ def graph(*labels: str) -> Graph:
     return Graph(nodes=(x, *nodes), outputs=(labels[-1],), calls=calls)
 
 
-def given(*labels: str, fused: tuple[str, ...] = (), modes: tuple[Point, ...] = MODES[:1], **more: Any) -> Brief:
+def given(
+    *labels: str, fused: tuple[str, ...] = (), modes: tuple[Point, ...] = MODES[:1], **more: Any
+) -> SearchContext:
     """A module of these operators, of which patterns have those that are `fused`."""
-    on = brief(*(pattern(name, points=1) for name in fused))
+    on = context(*(pattern(name, points=1) for name in fused))
     return replace(on, cases=(replace(on.cases[0], graph=graph(*labels)),), inductor=modes, **more)
 
 
@@ -107,9 +109,9 @@ def test_where_torch_compile_is_ahead_the_module_itself_is_judged_and_handed_ove
     stop, moves = played(catalog(given("a", fused=("a",))), judged(times))
     assert moves == ["a", INDUCTOR] and stop.best == (Choice(pattern=INDUCTOR, point=MODES[0]),)
     written = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: ..."),))
-    stop, moves = played(handed_over(written, times["a"], brief=given("a")), judged(times))
+    stop, moves = played(handed_over(written, times["a"], context=given("a")), judged(times))
     assert moves == [INDUCTOR] and stop.best == (Choice(pattern=INDUCTOR, point=MODES[0]),)
-    stop, moves = played(handed_over(written, at(390, compiled=400), brief=given("a")), judged(times))
+    stop, moves = played(handed_over(written, at(390, compiled=400), context=given("a")), judged(times))
     assert moves == [] and stop.best == written
 
 
@@ -132,9 +134,9 @@ def test_what_replays_a_cuda_graph_of_its_own_is_not_captured_in_another() -> No
     on = given("a", fused=("a",), modes=MODES)
     on = replace(on, problem=replace(on.problem, target="cuda"))
     recipe = (Choice(pattern="a", point=()), Choice(pattern=INDUCTOR, point=MODES[1]))
-    _, moves = played(handed_over(recipe, at(200), brief=on, recorded=True), lambda move: None)
+    _, moves = played(handed_over(recipe, at(200), context=on, recorded=True), lambda move: None)
     assert moves == []
-    _, moves = played(handed_over(recipe[:1], at(200), brief=on, recorded=True), lambda move: None)
+    _, moves = played(handed_over(recipe[:1], at(200), context=on, recorded=True), lambda move: None)
     assert moves == [Capture.__name__.lower()]
 
 
@@ -142,7 +144,7 @@ def test_without_time_only_the_promise_not_to_be_behind_torch_compile_is_kept() 
     on = given("a", "i0", fused=("a",))
     recipe = (Choice(pattern="a", point=point(unroll=1)),)
     for compiled, expected in ((900.0, []), (400.0, [INDUCTOR])):
-        steps = handed_over(recipe, at(800, compiled=compiled), brief=on, has_time=lambda: False)
+        steps = handed_over(recipe, at(800, compiled=compiled), context=on, has_time=lambda: False)
         _, moves = played(steps, judged({"default": at(400)}))
         assert moves == expected
 

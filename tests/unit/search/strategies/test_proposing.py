@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fakes.facts import MACHINE, PROBLEM, brief
+from fakes.facts import MACHINE, PROBLEM, context
 from fakes.modules import Applies
 from tilewright.facts.discovery import Part
 from tilewright.facts.document import Document
 from tilewright.facts.regions import region_of
-from tilewright.facts.run import Brief
+from tilewright.facts.run import SearchContext
 from tilewright.frontend.trace import trace
 from tilewright.judge.reference_process.observe import spread_of
-from tilewright.realise.piece_code import piece_code
+from tilewright.realise.subproblem_code import subproblem_code
 from tilewright.search.strategies.proposing import MOST, asked, inspection, read, told_why
 
 
@@ -50,11 +50,11 @@ PARTS = (
 )
 
 
-def given() -> Brief:
-    case = replace(brief().cases[0], graph=GRAPH)
+def given() -> SearchContext:
+    case = replace(context().cases[0], graph=GRAPH)
     note = Document(kind="note", name="n", title="Sorting networks", text="Compare in registers.")
     problem = replace(PROBLEM, source="class Model: ...\n")
-    return replace(brief(), cases=(case,), parts=PARTS, notes=(note,), model="scripted:x", problem=problem)
+    return replace(context(), cases=(case,), parts=PARTS, notes=(note,), model="scripted:x", problem=problem)
 
 
 def reply(*entries: Any) -> str:
@@ -81,12 +81,16 @@ def test_what_is_valid_is_taken_and_can_be_run_by_itself() -> None:
     )
     assert not found.problems
     first, second = found.proposals
-    assert (first.piece.name, first.piece.title, second.piece.name) == ("piece_0", "product and i0", "piece_1")
+    assert (first.subproblem.name, first.subproblem.title, second.subproblem.name) == (
+        "piece_0",
+        "product and i0",
+        "piece_1",
+    )
     assert first.gain == pytest.approx(0.35, abs=0.01) and second.gain == pytest.approx(0.45, abs=0.01)
     x, w = torch.randn(8, 16), torch.randn(16, 16)
-    assert len(first.piece.region.inputs) == 2 and len(first.piece.region.outputs) == 1
-    spreads = [spread_of(name, value) for name, value in zip(first.piece.region.inputs, (x, w), strict=True)]
-    code = piece_code(PROBLEM, GRAPH, first.piece, spreads)
+    assert len(first.subproblem.region.inputs) == 2 and len(first.subproblem.region.outputs) == 1
+    spreads = [spread_of(name, value) for name, value in zip(first.subproblem.region.inputs, (x, w), strict=True)]
+    code = subproblem_code(PROBLEM, GRAPH, first.subproblem, spreads)
     scope: dict[str, Any] = {}
     exec(code.problem.source, scope)
     torch.testing.assert_close(scope["Model"]()(x, w), torch.i0(x @ w))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fakes.facts import brief, pattern
+from fakes.facts import context, pattern
 from tilewright.facts.errors import UserError
 from tilewright.facts.move import Event, Move, Tune
 from tilewright.facts.outcome import Failure, Interval, PointTime, Tuned
@@ -53,7 +53,7 @@ def measured(move: Tune, time: Callable[[Point], float | None], drift: float = 1
 
 
 def played(given: Pattern, trials: int, outcome: Callable[[Tune], Tuned | Failure], **more: object) -> list[Event]:
-    strategy, events = tune(brief(given, **more), trials), []
+    strategy, events = tune(context(given, **more), trials), []
     move: Move = next(strategy)
     while isinstance(move, Tune):
         events.append(Event(seq=len(events), move=move, outcome=outcome(move), wall_s=1.0))

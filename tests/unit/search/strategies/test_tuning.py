@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fakes.facts import brief, pattern
+from fakes.facts import context, pattern
 from tilewright.facts.move import Event, Move, Stop, Tune
 from tilewright.facts.outcome import Failure, Interval, PointTime, Tuned
 from tilewright.facts.pattern import Choice
@@ -35,21 +35,21 @@ def chosen(pattern_id: str, unroll: int) -> Choice:
 
 
 def test_another_toolchains_winner_is_tried_first_among_a_few() -> None:
-    given = brief(pattern("fused_0", points=9), hinted=(chosen("fused_0", 7),))
+    given = context(pattern("fused_0", points=9), hinted=(chosen("fused_0", 7),))
     (move,) = tunings(catalog(given), 7)
     assert points(move) == [point(unroll=u) for u in (7, 1, 2, 3)] and len(move.points) == FEW_POINTS
 
 
 def test_a_hint_that_no_space_lists_is_tried_too_and_stands_where_there_is_no_time() -> None:
-    given = brief(pattern("fused_0", points=2), hinted=(chosen("fused_0", 7),))
+    given = context(pattern("fused_0", points=2), hinted=(chosen("fused_0", 7),))
     (move,) = tunings(catalog(given), 7)
     assert points(move) == [point(unroll=u) for u in (7, 1, 2)]
-    late = catalog(brief(pattern("fused_0", points=2), hinted=(chosen("fused_0", 7),), budget_s=0.0))
+    late = catalog(context(pattern("fused_0", points=2), hinted=(chosen("fused_0", 7),), budget_s=0.0))
     assert next(late).what == (chosen("fused_0", 7),)
 
 
 def test_tune_measures_all_points_whatever_is_known() -> None:
-    given = brief(
+    given = context(
         pattern("fused_0", points=6), pattern("fused_1", points=6), pattern("fused_2", points=1),
         remembered=(chosen("fused_0", 2),), hinted=(chosen("fused_1", 5),),
     )  # fmt: skip
@@ -61,10 +61,10 @@ def test_tune_measures_all_points_whatever_is_known() -> None:
 
 
 def test_tune_begins_no_pattern_after_its_budget_and_hands_nothing_over() -> None:
-    given = brief(*(pattern(f"fused_{i}") for i in range(5)), budget_s=2.5)
+    given = context(*(pattern(f"fused_{i}") for i in range(5)), budget_s=2.5)
     strategy = tune(given)
     assert len(tunings(strategy, 1)) == 3
-    strategy = tune(brief(pattern("fused_0")))
+    strategy = tune(context(pattern("fused_0")))
     move = next(strategy)
     outcome = Failure(stage="build", reason="does_not_load", summary="")
     last = strategy.send(Event(seq=0, move=move, outcome=outcome, wall_s=1.0))

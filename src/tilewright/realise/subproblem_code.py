@@ -1,0 +1,190 @@
+"""A Subproblem becomes a Problem of its own: its operators as a module, its inputs like those that it really gets."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from tilewright.facts.discovery import InputStatistics
+from tilewright.facts.pattern import Region, Subproblem
+from tilewright.facts.problem import Problem
+from tilewright.ir.graph import TRACED, VIEWS, Call, Graph, Node, Ref, Struct, Template
+
+from .case_code import case_code
+from .torch_code import TORCH_DTYPES
+
+_FREE = VIEWS | {"slice", "index"}  # what any region may compute for itself
+
+
+class NotAlone(Exception):
+    """Why a region can't be run by itself, in a line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubproblemCode:
+    """`key` is equal for subproblems that compute the same on tensors of the same shapes, strides and dtypes, in
+    whichever module they stand, whatever the values."""
+
+    problem: Problem
+    key: str
+
+
+def subproblem_code(
+    problem: Problem, graph: Graph, subproblem: Subproblem, spreads: Sequence[InputStatistics]
+) -> SubproblemCode:
+    """Raises NotAlone where the subproblem can't be run by itself, or nothing is known of what takes_prologue it."""
+    seen = {s.node: s for s in spreads}
+    cut = _Cut(graph, subproblem.region)
+    alone = cut.graph()
+    code = case_code(alone, (), target=problem.target)
+    missing = [name for name in cut.arguments if name not in seen]
+    if missing:
+        raise NotAlone(f"nothing is known of {', '.join(missing[:3])}, which enter(s) it")
+    entering = [seen[name] for name in cut.arguments]
+    text = _template().render(
+        title=subproblem.title, module=problem.name, parameters=code.parameters, body=code.body,
+        inputs=[_described(s) for s in entering], drawing=_drawing(),
+    )  # fmt: skip
+    name = re.sub(r"\W+", "_", subproblem.title).strip("_")[:40] or subproblem.name
+    like = repr((problem.target, problem.precision, code.parameters, code.body,
+                 [(s.shape, s.stride, s.dtype) for s in entering]))  # fmt: skip
+    made = replace(
+        problem, name=name, source=f"{text.rstrip()}\n", cases=("{}",), mode="inference",
+        path=str(Path(problem.path).with_name(f"{name}.py")) if problem.path else "",
+    )  # fmt: skip
+    return SubproblemCode(problem=made, key=hashlib.sha256(like.encode()).hexdigest()[:16])
+
+
+def arguments(graph: Graph, region: Region) -> tuple[str, ...]:
+    """The nodes whose values the module of a region takes, in order: its inputs, and what its operators take beside
+    them of the module's own inputs and state. Raises NotAlone as `subproblem_code`."""
+    return _Cut(graph, region).arguments
+
+
+class _Cut:
+    """What of a graph a region needs, walked from its outputs to its inputs."""
+
+    def __init__(self, graph: Graph, region: Region) -> None:
+        self._graph = graph
+        self._region = region
+        self._nodes = {n.name: n for n in graph.nodes}
+        self._calls = {c.name: c for c in graph.calls}
+        self._inside = set(region.nodes)
+        self._prologue = set(region.inputs)
+        self._whole: dict[str, bool] = {}
+        self._kept: dict[str, Node] = {}
+        self._run: dict[str, Call] = {}
+        self._more: set[str] = set()
+        self._walk()
+        order = [n.name for n in graph.nodes]
+        self.arguments = (*region.inputs, *(n for n in order if n in self._more))
+
+    def graph(self) -> Graph:
+        """The region's own, its values renamed in their order, so that equal ones read the same everywhere."""
+        names = {name: f"x{i}" for i, name in enumerate(self.arguments)}
+        ordered = [n for n in self._graph.nodes if n.name in self._kept]
+        for number, node in enumerate(ordered):
+            label = self._calls[node.origin].label if node.origin in self._calls else node.op
+            names[node.name] = f"{re.sub(r'[^a-z0-9]+', '_', label.lower())}_{number}"
+        calls = {c.name: f"call_{i}" for i, c in enumerate(c for c in self._graph.calls if c.name in self._run)}
+        inputs = [self._as_input(name, names[name]) for name in self.arguments]
+        nodes = [
+            replace(n.renamed(names), name=names[n.name], origin=calls.get(n.origin, "") if self._is_run(n) else "")
+            for n in ordered
+        ]
+        outputs = tuple(names[name] for name in self._region.outputs)
+        result: Template = Struct(kind="tuple", items=tuple(Ref(name=n) for n in outputs))
+        return Graph(
+            nodes=(*inputs, *nodes), outputs=outputs,
+            calls=tuple(_renamed_call(c, calls[c.name], names) for c in self._graph.calls if c.name in self._run),
+            arguments=tuple(Ref(name=names[n]) for n in self.arguments),
+            result=Ref(name=outputs[0]) if len(outputs) == 1 else result,
+        )  # fmt: skip
+
+    def _as_input(self, name: str, new: str) -> Node:
+        node = self._nodes[name]
+        return Node(name=new, op="input", shape=node.shape, dtype=node.dtype, path=new, order=node.order)
+
+    def _walk(self) -> None:
+        todo = list(self._region.outputs)
+        while todo:
+            name = todo.pop()
+            if name in self._prologue or name in self._kept or name in self._more:
+                continue
+            node = self._nodes[name]
+            if node.op in ("input", "state"):
+                self._more.add(name)
+                continue
+            if node.op != "constant" and node.op not in _FREE and name not in self._inside:
+                raise NotAlone(f"it takes {name}, which is computed elsewhere")
+            self._kept[name] = node
+            if self._is_run(node):
+                call = self._run[node.origin] = self._calls[node.origin]
+                todo += call.sources
+            elif node.op == "call":
+                raise NotAlone(f"{name} comes of {self._calls[node.origin].target}, of which it takes a part")
+            else:
+                todo += node.sources
+
+    def _is_run(self, node: Node) -> bool:
+        """Whether a value is made by running the operator that it came of."""
+        call = self._calls.get(node.origin)
+        if call is None or node.name not in call.results or node.op in _FREE:
+            return False
+        if call.name not in self._whole:
+            plain = not call.ordered and not call.target.startswith(TRACED)
+            self._whole[call.name] = plain and all(map(self._is_here, call.sources))
+        return self._whole[call.name]
+
+    def _is_here(self, name: str) -> bool:
+        """Whether a value is there inside of the region, as far as views of what takes_prologue it, and positions."""
+        node = self._nodes[name]
+        if name in self._prologue or name in self._inside or node.op in ("input", "state", "constant"):
+            return True
+        return node.op in _FREE and all(map(self._is_here, node.sources))
+
+
+def _renamed_call(call: Call, name: str, names: Mapping[str, str]) -> Call:
+    return replace(
+        call, name=name, args=tuple(_renamed(a, names) for a in call.args),
+        kwargs=tuple((key, _renamed(value, names)) for key, value in call.kwargs),
+        results=tuple(names.get(r, "") for r in call.results),
+    )  # fmt: skip
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    if isinstance(value, Ref):
+        return Ref(name=names[value.name])
+    if isinstance(value, Struct):
+        return replace(value, items=tuple(_renamed(item, names) for item in value.items))
+    return value
+
+
+def _described(spread: InputStatistics) -> str:
+    """The arguments of `drawn`."""
+    numbers = [f"{v:.6g}" for v in (spread.low, spread.high, spread.mean, spread.deviation)]
+    shares = [f"{v:.4g}" for v in (spread.zeros, spread.infinite)]
+    dtype = TORCH_DTYPES.get(spread.dtype, spread.dtype).removeprefix("torch.")
+    return ", ".join([repr(spread.shape), repr(spread.stride), repr(dtype), *numbers, *shares])
+
+
+@cache
+def _drawing() -> str:
+    """The functions of drawn.py."""
+    text = files(__package__).joinpath("drawn.py").read_text(encoding="utf-8")
+    return text[text.index("def drawn") :]
+
+
+@cache
+def _template() -> jinja2.Template:
+    text = files(__package__).joinpath("piece.py.jinja").read_text(encoding="utf-8")
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    return environment.from_string(text)
