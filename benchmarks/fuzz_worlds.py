@@ -97,7 +97,7 @@ def mcp(world: World) -> Any:
             if named:
                 raise UserError("no run is made here")
             self.context, self.events, self.agent = context(), IMPROVED[:-1], "a"
-            self._spending = Spending(self.context)
+            self.spending = Spending(self.context)
 
         def submit(self, what: Any, why: str) -> Any:
             return IMPROVED[1]

@@ -414,35 +414,17 @@ def found_patterns(
 ) -> tuple[Matched, ...]:
     """The patterns of every case, numbered through; a case that could not be traced has none."""
     make = realisers(device)
+    one = partial(match, unsupported=make.unsupported, space=make.space, allow_tf32=allow_tf32)
+    training = partial(match_training, unsupported=make.unsupported, space=make.space, allow_tf32=allow_tf32)
     found: list[Matched] = []
     for index, case in enumerate(cases):
+        first, before = first_id + sum(len(m.patterns) for m in found), sum(len(m.segments) for m in found)
         if case.graph is None:
             found.append(Matched(case=index, patterns=(), unmatched=(case.trace_failure,)))
-            continue
-        first, before = first_id + sum(len(m.patterns) for m in found), sum(len(m.segments) for m in found)
-        if case.graph.wanted:
-            found.append(
-                match_training(
-                    case.graph,
-                    case=index,
-                    first_id=first,
-                    first_segment=before,
-                    unsupported=make.unsupported,
-                    space=make.space,
-                    allow_tf32=allow_tf32,
-                )
-            )
-            continue
-        found.append(
-            match(
-                case.graph,
-                case=index,
-                first_id=first,
-                unsupported=make.unsupported,
-                space=make.space,
-                allow_tf32=allow_tf32,
-            )
-        )
+        elif case.graph.wanted:
+            found.append(training(case.graph, case=index, first_id=first, first_segment=before))
+        else:
+            found.append(one(case.graph, case=index, first_id=first))
     return tuple(found)
 
 
