@@ -1,4 +1,4 @@
-"""The exhibits of the adversarial corpus, and how they are judged: `python tests/cheats/adversarial corpus.py --help`.
+"""The exhibits of the adversarial corpus, and how they are judged: `python tests/cheats/museum.py --help`.
 
 An exhibit is one candidate file. Its head, lines of `# key: value`, says:
 

@@ -1,7 +1,7 @@
 """The adversarial corpus: every cheat is refused with a reason that names what was seen, every honest look-alike
 passes; and every cheat gets through when the guards that it names are switched off.
 
-`make test` has one exhibit of each class, `make adversarial corpus` has all of them; the proofs run by `make
+`make test` has one exhibit of each class, `make museum` has all of them; the proofs run by `make
 adversarial corpus-proof`. All that were selected are judged in one tour, by several judges side by side; each test
 then looks at what was said of one.
 """
