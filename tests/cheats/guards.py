@@ -43,6 +43,10 @@ def _nothing(*args: object, **named: object) -> None:
     return None
 
 
+def _no_verdict(*args: object, **named: object) -> wire.Judgement:
+    return wire.Judgement(judged=(), note="switched off")
+
+
 def _none(*args: object, **named: object) -> tuple[str, ...]:
     return ()
 
@@ -167,8 +171,8 @@ def _shows_early(
 
 GUARDS: Mapping[str, tuple[Step, ...]] = {
     "truth": ((check.Check, "compare", _nothing),),
-    "precision": ((metric, "floors", _hundredth), (Truths, "appeal", _nothing)),
-    "budget": ((Truths, "appeal", _nothing),),
+    "precision": ((metric, "floors", _hundredth), (Truths, "appeal", _no_verdict)),
+    "budget": ((Truths, "appeal", _no_verdict),),
     "families": ((plan, "plan", _plan_own_alone),),
     "turns": ((plan, "plan", _plan_away_from_turns),),
     "ties": ((plan, "plan", _plan_without_ties),),
