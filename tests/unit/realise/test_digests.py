@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+
 import pytest
 
+from tilewright.facts.version import VERSION
 from tilewright.realise import digests
 from tilewright.realise.digests import meaning, skeleton_digests
+from tilewright.search.tune.memory import SHIPPED
 
 PYTHON = '''"""A kernel."""
 
@@ -50,3 +55,11 @@ def test_each_target_has_its_own_and_products_of_matrices_theirs(monkeypatch: py
     skeleton_digests.__wrapped__("cuda")
     assert {"cta.py", "team.py", "ops.py", "text.py"} <= set(read) and not {"cache.py", "demand.py"} & set(read)
     assert read.count("cta.py") == 2 and read.count("streamed.py") == 1, "products take the other kernels' files too"
+
+
+def test_winners_that_are_shipped_are_of_these_skeletons() -> None:
+    """Else every first run tunes for minutes. Where machine code is the same, `benchmarks/restamped.py` takes winners
+    over; else they are tuned anew."""
+    with closing(sqlite3.connect(f"{SHIPPED.absolute().as_uri()}?immutable=1", uri=True)) as file:
+        made_by = {text for (text,) in file.execute("SELECT DISTINCT tilewright FROM winners")}
+    assert made_by == {f"{VERSION} {digest}" for _, digest in skeleton_digests("cuda")}
