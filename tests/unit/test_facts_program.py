@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.ir.program import Load, Operand, Output, Position, Program, Reduction, Scan, Statement
+from tilewright.ir.access import Position
+from tilewright.ir.program import Load, Operand, Output, Program, Reduction, Scan, Statement
 from tilewright.ir.schedule import Schedule, scan_schedule, schedule
 from tilewright.ir.validation import validate
 

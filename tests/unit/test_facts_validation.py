@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fakes.program_interpreter import run_program
-from tilewright.ir.program import Operand, Output, Product, Program, Prologue, Reduction, Statement
+from tilewright.ir.matrices import product_of
+from tilewright.ir.program import Operand, Output, Program, Prologue, Reduction, Statement
 from tilewright.ir.validation import validate
 
 NORM = Program(
@@ -24,12 +25,11 @@ NORM = Program(
     outputs=(Output(name="y", dtype="f32", shape=(6, 10)),),
 )  # fmt: skip
 PROLOGUE = Prologue(factor="a", program=NORM, operands=("x", "g"))
-PRODUCT = Product(result="c", left="a", right="w", dtype="f32", prologues=(PROLOGUE,))
+W = Operand(name="w", dtype="f32", shape=(10, 4), indexed=True)
+PRODUCT = replace(product_of("c", PROLOGUE.made, W, domain=(6, 4), dtype="f32"), prologues=(PROLOGUE,))
 WHOLE = Program(
     domain=(6, 4),
-    operands=(
-        *(replace(o, indexed=True) for o in NORM.operands), Operand(name="w", dtype="f32", shape=(10, 4), indexed=True),
-    ),
+    operands=(*(replace(o, indexed=True) for o in NORM.operands), W),
     body=(PRODUCT, Statement(result="z", op="neg", args=("c",), dtype="f32")),
     outputs=(Output(name="z", dtype="f32", shape=(6, 4)),),
 )  # fmt: skip

@@ -126,7 +126,7 @@ def _is_copied_for_long(program: Program, device: Device) -> bool:
         return False
     item = DTYPE_BYTES[left.dtype]
     named = {o.name: o for o in program.operands}
-    read = [named[p] for p in (left.name, *(p.right for p in program.products)) if p in named]
+    read = [named[p] for p in (left.name, *(p.right.operand for p in program.products)) if p in named]
     anywhere = [o for o in read if line_of(o) * item % TMA_BYTES and line_of(o) < prod(o.shape)]  # not of one line
     if not anywhere:
         return False
@@ -141,7 +141,7 @@ def _is_copied_for_long(program: Program, device: Device) -> bool:
 def _no_dual(program: Program) -> str | None:
     """Why both products of a dual GEMM are better made by kernels of their own."""
     named = {o.name: o for o in program.operands}
-    right, beside = (named[p.right] for p in program.products)
+    right, beside = (named[p.right.operand] for p in program.products)
     if len(program.domain) > 2 or right.dtype not in _TYPES or is_grouped_gemm(program):
         return "a gated pair in eight bits, or of batches"
     if sizes(program)[3] < LEAST_K:
