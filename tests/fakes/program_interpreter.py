@@ -143,14 +143,6 @@ def in_parts(value: torch.Tensor, program: Program, parts: int) -> torch.Tensor:
     return torch.stack([share.sum(0) for share in shares]).reshape(program.shape_in_parts(parts))
 
 
-def over_parts(x: torch.Tensor, each: Sequence[int], domain: Sequence[int]) -> torch.Tensor:
-    """An operand that is broadcast over parts of dimensions, over those dimensions whole."""
-    for d, (size, span) in enumerate(zip(each, domain, strict=True)):
-        if x.shape[d] > 1:
-            x = x.index_select(d, torch.arange(span, device=x.device) // size % x.shape[d])
-    return x
-
-
 def _along(index: torch.Tensor, d: int, rank: int) -> torch.Tensor:
     return index.reshape([-1 if i == d else 1 for i in range(rank)])
 
@@ -244,7 +236,10 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
     for spec, tensor in zip(program.operands, operands, strict=True):
         assert tuple(tensor.shape) == spec.shape, (spec, tensor.shape)
         assert tensor.dtype == dtype_of(spec.dtype, exact=exact), (spec, tensor.dtype)
-        values[spec.name] = over_parts(tensor, spec.each, program.domain) if spec.each else tensor
+        values[spec.name] = tensor
+        if spec.at:
+            ranges = [torch.arange(size, device=device) for size in program.domain]
+            values[spec.name] = accessed(Access(operand=spec.name, at=spec.at), ranges, values, tensor.dtype)
     for item in program.body:
         dtype = dtype_of(item.dtype, exact=exact)
         if isinstance(item, Load):

@@ -9,7 +9,7 @@ from importlib import import_module
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from .older import Product, contracted
+from .older import Product, broadcast, contracted
 
 T = TypeVar("T")
 
@@ -91,6 +91,8 @@ def from_plain(tree: Any) -> Any:
         fields: dict[Any, Any] = {_OLD_FIELDS.get(k, k): from_plain(v) for k, v in tree.items() if k != "$"}
         if tag == "Knob":
             fields["name"] = _OLD_KNOBS.get(str(fields["name"]), fields["name"])
+        if tag == "Operand" and "each" in fields:
+            fields["at"] = broadcast(fields.pop("each"), fields["shape"])
         if tag == "Product":
             return Product(**fields)
         if tag == "Program" and any(isinstance(item, Product) for item in fields.get("body", ())):

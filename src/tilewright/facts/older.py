@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..ir.access import ALL_DIAGONALS, Diagonals
+from ..ir.access import ALL_DIAGONALS, Diagonals, Position, in_parts
 from ..ir.matrices import Matrices, product_of
 from ..ir.program import Operand, Prologue
 
@@ -24,6 +24,11 @@ class Product:
     zeros: tuple[Diagonals, Diagonals] = (ALL_DIAGONALS, ALL_DIAGONALS)
     wanted: Diagonals = ALL_DIAGONALS
     each: tuple[int, int] = (1, 1)
+
+
+def broadcast(each: Sequence[int], shape: Sequence[int]) -> tuple[Position, ...]:
+    """Where an Operand is read that is broadcast, `each` time for so many neighbours, or () where it is not."""
+    return in_parts(shape, each) if each else ()
 
 
 def contracted(body: Sequence[object], operands: Sequence[Operand], domain: tuple[int, ...]) -> tuple[object, ...]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..ir.access import ALL_DIAGONALS
+from ..ir.access import ALL_DIAGONALS, each_of
 from ..ir.matrices import matrices_of
 from ..ir.program import Contraction, Load, Program
 from .candidate import Candidate
@@ -102,7 +102,7 @@ class Pattern:
     def _digest(self, told: Callable[[tuple[int, ...]], object]) -> str:
         program = self.program
         text = repr((self.kind, told(program.domain), program.reduced,
-                     [(o.dtype, told(o.shape), *([o.order] if o.order else []), *([o.each] if o.each else []))
+                     [(o.dtype, told(o.shape), *([o.order] if o.order else []), *([each_of(o.at)] if o.at else []))
                       for o in program.operands],
                      [_told(s, program) for s in program.body],
                      [(o.dtype, told(o.shape)) for o in program.outputs]))  # fmt: skip

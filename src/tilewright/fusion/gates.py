@@ -91,7 +91,7 @@ def _joined(
         seen = collapsed(other, place, groups, program.domain)
         if seen is None:
             return None
-        names[other.name] = made.operand(place, other.dtype, seen.shape, order=seen.order, each=seen.each)
+        names[other.name] = made.operand(place, other.dtype, seen.shape, order=seen.order, at=seen.at)
     made.of_region(program, names)
     outputs = [Output(name=names[o.name], dtype=o.dtype, shape=first.domain) for o in program.outputs]
     values = [value for value, whole in zip(made.values, (first, second), strict=True) if whole in written]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.facts.pattern import Bind, Match
-from tilewright.ir.access import ALL_DIAGONALS, Diagonals
+from tilewright.ir.access import ALL_DIAGONALS, Diagonals, Position, Quotient
 from tilewright.ir.matrices import Matrices, product_of
 from tilewright.ir.program import Contraction, Operand, Output, Program, Reduction, Statement
 
@@ -68,10 +68,10 @@ class Body:
 
     def operand(
         self, bind: Bind, dtype: str, shape: tuple[int, ...], *, indexed: bool = False, order: tuple[int, ...] = (),
-        each: tuple[int, ...] = (),
+        at: tuple[Position | Quotient, ...] = (),
     ) -> str:  # fmt: skip
         name = f"x{len(self.operands)}"
-        self.operands.append(Operand(name=name, dtype=dtype, shape=shape, indexed=indexed, order=order, each=each))
+        self.operands.append(Operand(name=name, dtype=dtype, shape=shape, indexed=indexed, order=order, at=at))
         self.binds.append(bind)
         return name
 

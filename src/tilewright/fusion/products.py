@@ -221,12 +221,12 @@ def _with_epilogue(whole: Multiplication, region: Found) -> Found | None:
         if other is operand:
             continue
         seen = collapsed(other, place, groups, program.domain)
-        if grouped and (seen is None or seen.each):  # one value for each group, or the same for all
+        if grouped and (seen is None or seen.at):  # one value for each group, or the same for all
             seen = collapsed(other, place, (*groups[:-1], groups[-1][:-inner], program.reduced), program.domain)
             seen = None if seen is None or 1 not in seen.shape[-2:] else seen
-        if seen is None or (seen.each and program.reduced):
+        if seen is None or (seen.at and program.reduced):
             return None
-        names[other.name] = made.operand(place, other.dtype, seen.shape, order=seen.order, each=seen.each)
+        names[other.name] = made.operand(place, other.dtype, seen.shape, order=seen.order, at=seen.at)
     made.of_region(program, names)
     if grouped:
         return made.in_groups(whole.node.name, (program, site), names)

@@ -119,7 +119,7 @@ def _over(
     for operand, bind in zip(program.operands, site.operands, strict=True):
         coarse = collapsed(operand, bind, groups, program.domain)
         wide = [d for d, size in enumerate(operand.shape) if size > 1]
-        if coarse is None or coarse.each or len(wide) != len(bind.order):
+        if coarse is None or coarse.at or len(wide) != len(bind.order):
             return None
         source = dict(zip(wide, bind.order, strict=True))
         operands.append(transposed(coarse, order, turn))

@@ -50,6 +50,19 @@ class Quotient(Position):
         return Position.surely_inside(self, size, domain) and not self.exact
 
 
+def in_parts(shape: Sequence[int], each: Sequence[int]) -> tuple[Position | Quotient, ...]:
+    """Where a tensor is read that is broadcast over parts of dimensions: dimension d at i // each[d] % shape[d]."""
+    return tuple(
+        Quotient(steps=((d, 1),), each=part, wrap=size) if size > 1 else Position()
+        for d, (size, part) in enumerate(zip(shape, each, strict=True))
+    )
+
+
+def each_of(at: Sequence[Position]) -> tuple[int, ...]:
+    """By what each position is divided."""
+    return tuple(position.each if isinstance(position, Quotient) else 1 for position in at)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupIndex(Position):
     """The number of the group in which a Position lies: how many of the `offsets` (an operand of i32, the groups' ends

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from .access import ALL_DIAGONALS, Access, Bounds, Diagonals, GroupIndex, Position, Quotient
+from .access import ALL_DIAGONALS, Access, Bounds, Diagonals, GroupIndex, Position, Quotient, each_of
 from .program import Contraction, Operand, Program
 
 
@@ -72,7 +72,7 @@ def matrices_of(program: Program, item: Contraction) -> Matrices | None:
         return None
     first = item.right.at[0]
     ends = first.offsets if isinstance(first, GroupIndex) else ""
-    each = [x.at[0].each if isinstance(x.at[0], Quotient) else 1 for x in (item.left, item.right)]
+    each = each_of((item.left.at[0], item.right.at[0]))
     found = Matrices(
         zeros=(_diagonals(item.left.within), _diagonals(item.right.within)), wanted=_diagonals(item.within),
         each=(each[0], each[1]), ends=ends,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 
-from .access import Access, Bounds, Position
+from .access import Access, Bounds, Position, Quotient
 
 Literal = float | int | bool
 
@@ -72,15 +72,15 @@ class Operand:
     `order` says how it is likely to lie in memory: its dimensions, outermost first; empty: row-major. Kernels are right
     for any strides.
 
-    Beside a product it may be broadcast over a part of a dimension: with `each`, position i of dimension d reads it at
-    i // each[d] % shape[d], so that each[d] neighbours read the same, and behind shape[d] of these all begins anew."""
+    Beside a contraction it may be broadcast over parts of dimensions: it is read at the positions `at`, one for each of
+    its dimensions, then, as an Access is."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     indexed: bool = False
     order: tuple[int, ...] = ()
-    each: tuple[int, ...] = ()
+    at: tuple[Position | Quotient, ...] = ()
 
     @property
     def transposed(self) -> bool:

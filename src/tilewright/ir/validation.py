@@ -49,7 +49,7 @@ def validate(program: Program) -> None:
     for value in values:
         if isinstance(value, Operand) and value.indexed:
             continue
-        if isinstance(value, Operand) and value.each:
+        if isinstance(value, Operand) and value.at:
             _validate_broadcast(value, program)
             continue
         if len(value.shape) != rank or any(s not in (1, d) for s, d in zip(value.shape, program.domain, strict=True)):
@@ -103,11 +103,9 @@ def validate(program: Program) -> None:
 
 
 def _validate_broadcast(operand: Operand, program: Program) -> None:
-    sizes = zip(operand.shape, operand.each, program.domain, strict=True)
-    if program.product is None or program.reduced or any(d % (s * e) or (s == 1 and e > 1) for s, e, d in sizes):
-        raise ValueError(
-            f"{operand.name!r}: {operand.shape}, each for {operand.each}, is no part of {program.domain} of a product"
-        )
+    if program.product is None or program.reduced or len(operand.shape) != len(program.domain):
+        raise ValueError(f"{operand.name!r}: broadcast over parts of {program.domain}, which no contraction makes")
+    _validate_access(Access(operand=operand.name, at=operand.at), operand, program.domain, {})
 
 
 def _validate_ranked(item: Reduction, program: Program) -> None:
@@ -179,7 +177,7 @@ def _validate_access(
         if isinstance(position, GroupIndex):
             offsets = indexed.get(position.offsets)
             if offsets is None or (offsets.dtype, offsets.shape) != ("i32", (size,)):
-                raise ValueError(f"{name!r}: {position.offsets!r} are no offsets of {size} segments in i32")
+                raise ValueError(f"{name!r}: {position.offsets!r} are no offsets of {size} groups in i32")
         if not access.padded and not position.surely_inside(size, domain):
             raise ValueError(f"{name!r}: what is read outside of {shape}?")
     for band in access.within:

@@ -16,6 +16,7 @@ from tilewright.facts.pattern import Pattern
 from tilewright.facts.space import Space
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
+from tilewright.ir.access import each_of
 from tilewright.ir.graph import Graph
 from tilewright.realise.gemm.shape import matrices
 
@@ -144,7 +145,7 @@ def test_what_follows_may_be_broadcast_over_a_part_of_rows_of_columns_or_of_a_ba
     """Each is held against the module in float64 (see `fused`)."""
     by_title = {(p.title, p.program.domain): p.program for p in products(function, *args)}
     assert (title, domain) in by_title, list(by_title)
-    assert [(o.shape, o.each) for o in by_title[title, domain].operands if o.each] == partly
+    assert [(o.shape, each_of(o.at)) for o in by_title[title, domain].operands if o.at] == partly
 
 
 def test_it_is_tuned_by_itself() -> None:

@@ -14,7 +14,7 @@ from ..realiser import Fit, Refused, refused
 from .kept_diagonals import NO_ZEROS, kept_diagonals
 from .points import KNOBS
 from .renderer import skeleton_files, unsupported
-from .shape import is_dual, is_grouped_gemm, is_plain, is_small_m, matrices, sizes
+from .shape import is_dual, is_grouped_gemm, is_plain, is_small_m, matrices, no_matrices, sizes
 from .text import fused_text
 from .tiles import turn
 
@@ -29,7 +29,7 @@ def fits(program: Program, device: Device) -> Fit | Refused:
     """See `realiser`."""
     if program.product is None or not device.architecture.startswith(_WITHOUT_TMA):
         return Refused("no product of matrices on a GPU without TMA", foreign=True)
-    return refused(_unsupported(program) or unsupported(program, device))
+    return refused(no_matrices(program) or _unsupported(program) or unsupported(program, device))
 
 
 def _unsupported(program: Program) -> str | None:

@@ -17,7 +17,19 @@ from .column_groups import has_column_groups, is_row, no_column_groups
 from .points import EIGHT_BITS, FAR, LEAST_K, TMA_BYTES, is_thin, ranked_points, reducing_points, space, thin_points
 from .prologues import no_prologue
 from .reduced import blocked
-from .shape import SMALL_M, factors, is_dual, is_grouped_gemm, is_k_major, is_plain, is_small_m, is_tf32, line_of, sizes
+from .shape import (
+    SMALL_M,
+    factors,
+    is_dual,
+    is_grouped_gemm,
+    is_k_major,
+    is_plain,
+    is_small_m,
+    is_tf32,
+    line_of,
+    no_matrices,
+    sizes,
+)
 from .small_m import is_mixed_input, no_mixed_input
 from .text import fused_text, reduced_texts
 from .time import FITTED, Rates, copies_ns, least_ns
@@ -48,7 +60,7 @@ def fits(program: Program, device: Device) -> Fit | Refused:
         return Refused("no product of matrices", foreign=True)
     if device.architecture != FITTED.architecture:
         return Refused(f"the product's skeleton needs {FITTED.architecture} (TMA and wgmma)")
-    return refused(unsupported(program, device))
+    return refused(no_matrices(program) or unsupported(program, device))
 
 
 def points(program: Program, device: Device) -> Space:

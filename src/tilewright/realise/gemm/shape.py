@@ -23,6 +23,19 @@ def factors(program: Program) -> tuple[Operand, Operand]:
     return factors_of(program, program.product)
 
 
+def no_matrices(program: Program) -> str | None:
+    """Why the program's contraction is no product of whole matrices; None if it is one."""
+    assert program.product is not None
+    if matrices_of(program, program.product) is not None:
+        return None
+    moved = [
+        {d < len(program.domain) for d, _ in p.steps} for p in (*program.product.left.at, *program.product.right.at)
+    ]
+    if {True, False} in moved:
+        return "a contraction over windows of an operand, as a convolution is"
+    return "a contraction that is no product of whole matrices, or of batches of them"
+
+
 def matrices(program: Program) -> Matrices:
     """What the accesses say of both matrices; the program `fits`."""
     assert program.product is not None

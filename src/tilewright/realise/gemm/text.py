@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...facts.space import Point
+from ...ir.access import each_of
 from ...ir.program import Operand, Output, Program, Statement
 from ..float8 import rounded_once
 from ..rows.text import RUN_OP, Lines, safe_names, tensors
@@ -165,7 +166,7 @@ def fused_text(program: Program, name: str, settings: Point, *, architecture: st
     before += _zeros(program)
     program = safe_names(reduced_in_strength(rounded_once(_epilogue(program))))
     others = [o for o in program.operands if o.name not in PRODUCTS]
-    partly = [(o.name, o.each) for o in others if o.each]
+    partly = [(o.name, each_of(o.at)) for o in others if o.at]
     output, *further = program.outputs
     body = [item for item in program.body if isinstance(item, Statement)]
     results = [o.name for o in program.outputs]

@@ -24,7 +24,7 @@ from tilewright.facts.pattern import Bind, Choice, Match, Pattern, Recipe, Writt
 from tilewright.ir.graph import Graph
 from tilewright.ir.program import Operand, Program, Statement
 
-from ..gemm.shape import matrices
+from ..gemm.shape import matrices, no_matrices
 from ..subproblem_code import NotAlone, arguments
 from ..torch_code import TORCH_DTYPES
 
@@ -108,7 +108,7 @@ def _candidate(graph: Graph, pattern: Pattern, headers: str) -> Candidate:
         raise _Refused("fp32's own accuracy")
     if product.prologues:
         raise _Refused("factors that are made on their way in")
-    if matrices(program).each != (1, 1) or any(o.each for o in program.operands):
+    if no_matrices(program) or matrices(program).each != (1, 1) or any(o.at for o in program.operands):
         raise _Refused("what is broadcast over a part of a batch, or of rows")
     if len(program.products) > 1 or len(program.outputs) > 1:
         raise _Refused("a gated pair, or several results")
