@@ -196,7 +196,6 @@ def ranked_points(program: Program, device: Device) -> list[tuple[float, Point]]
     """All points, in the order in which the model has them, with its time of each."""
     k = sizes(program)[3]
     split = factors(program)[0].dtype == "f32"
-    assert program.product is not None
     takes_ns = _model(program, device)
     batch = sizes(program)[0]
     shared = any(x.shape[0] not in (1, batch) for x in factors(program)) if len(program.domain) > 2 else False
@@ -228,7 +227,6 @@ def _points_of_stretches(program: Program) -> tuple[Point, ...]:
 def _model(program: Program, device: Device) -> Callable[[Point], float]:
     """Its time at a point, in ns."""
     batch, m, n, k = sizes(program)
-    assert program.product is not None
     of_program = partial(
         work_ns, batch, m, n, k, fp32=factors(program)[0].dtype == "f32", rounded=is_tf32(program),
         kept=(None, None) if program.reduced else kept_diagonals(program), zeros=matrices(program).zeros,
@@ -276,7 +274,6 @@ def _points(program: Program, device: Device) -> tuple[Point, ...]:
 
 def _streamed_in_k(program: Program, device: Device) -> tuple[Point, ...]:
     """Of fp32 the points by stream-K that the model has before all others, by so much that it may be believed."""
-    assert program.product is not None
     zeros, kept = matrices(program).zeros, kept_diagonals(program)
     if sizes(program)[3] < _STREAM_K_LEAST or kept != (None, None) or zeros != NO_ZEROS:
         return ()
