@@ -17,7 +17,7 @@ from tilewright.facts.devices import DEVICES
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.space import Space
 from tilewright.ir.access import Access, Bounds, GroupIndex, Position, Quotient
-from tilewright.ir.matrices import matrices_of
+from tilewright.ir.matrices import matrices_of, product_of
 from tilewright.ir.program import Contraction, Operand, Output, Program
 from tilewright.ir.validation import validate
 from tilewright.realise.gemm import ampere, renderer
@@ -173,6 +173,9 @@ def test_parts_of_operands_are_no_whole_matrices() -> None:
         part = replace(whole, **changed)
         validate(replace(part, outputs=(Output(name="y", dtype="f32", shape=part.domain),)))
         assert matrices_of(part, whole.product) is None
+    split = product_of("y", *whole.operands, domain=(5, 2, 2), dtype="f32")
+    assert matrices_of(replace(whole, domain=(5, 2, 2)), split) is None, "groups of columns are reduced"
+    assert matrices_of(replace(whole, domain=(5, 2, 2), reduced=(2,)), split) is not None
     shifted = replace(whole.product, left=replace(whole.product.left, at=(along((0, 1)), along((2, 1), start=1))))
     assert matrices_of(whole, shifted) is None
     short = replace(whole.product, over=(5,))

@@ -89,7 +89,7 @@ class Access:
     """An indexed operand, or a factor that a Prologue makes, read at one position for each of its dimensions.
 
     `padded`: where a position lies outside of the operand, 0 is read; else none does. `within`: where one of these
-    bands does not hold the operand is 0 and need not be read, so that infinities it would meet may come to nothing."""
+    does not hold the operand is 0 and need not be read, so that infinities it would meet may come to nothing."""
 
     operand: str
     at: tuple[Position | Quotient | GroupIndex, ...]

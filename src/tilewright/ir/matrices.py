@@ -37,9 +37,9 @@ def product_of(
     batches = [_batch(x.shape[0], e, domain[0]) if at else () for x, e in zip((left, right), of.each, strict=True)]
     if of.ends:
         batches[1] = (GroupIndex(steps=((at, 1),), offsets=of.ends),)
-    zeros = [_band(across, down, kept) for (down, across), kept in zip(((row, k), (k, column)), of.zeros, strict=True)]
+    zeros = [_kept(across, down, kept) for (down, across), kept in zip(((row, k), (k, column)), of.zeros, strict=True)]
     return Contraction(
-        result=result, dtype=dtype, over=left.shape[-1:], within=_band(column, row, of.wanted),
+        result=result, dtype=dtype, over=left.shape[-1:], within=_kept(column, row, of.wanted),
         left=Access(operand=left.name, at=(*batches[0], row, k), within=zeros[0]),
         right=Access(operand=right.name, at=(*batches[1], k, column), padded=bool(of.ends), within=zeros[1]),
     )  # fmt: skip
@@ -50,7 +50,7 @@ def _batch(count: int, each: int, batch: int) -> tuple[Position]:
     return (Position(steps=steps) if (each, count) == (1, batch) else Quotient(steps=steps, each=each, wrap=count),)
 
 
-def _band(across: Position, down: Position, kept: Diagonals) -> tuple[Bounds, ...]:
+def _kept(across: Position, down: Position, kept: Diagonals) -> tuple[Bounds, ...]:
     if kept == ALL_DIAGONALS:
         return ()
     at = Position(steps=(*across.steps, *((d, -step) for d, step in down.steps)))
@@ -68,17 +68,17 @@ def matrices_of(program: Program, item: Contraction) -> Matrices | None:
     several contracted dimensions."""
     left, right = factors_of(program, item)
     rank, domain = len(left.shape), program.domain
-    if rank not in (2, 3) or len(domain) not in (rank, rank + 1) or not rank <= len(right.shape) <= 3:
-        return None
     first = item.right.at[0]
     ends = first.offsets if isinstance(first, GroupIndex) else ""
+    if rank not in (2, 3) or len(right.shape) != rank + bool(ends) or (rank == 3 and ends):
+        return None
+    if len(domain) != rank + bool(program.reduced) and len(domain) != rank:
+        return None
     each = each_of((item.left.at[0], item.right.at[0]))
     found = Matrices(
         zeros=(_diagonals(item.left.within), _diagonals(item.right.within)), wanted=_diagonals(item.within),
         each=(each[0], each[1]), ends=ends,
     )  # fmt: skip
-    if len(right.shape) != rank + bool(ends):
-        return None
     made = product_of(item.result, left, right, domain=domain, dtype=item.dtype, of=found)
     counts = [x.shape[0] * e for x, e in zip((left, right), each, strict=True)] if rank == 3 else [1]
     whole = rank == 2 or (max(counts) == domain[0] and not any(domain[0] % count for count in counts))
@@ -87,5 +87,5 @@ def matrices_of(program: Program, item: Contraction) -> Matrices | None:
     return found if whole and alike else None
 
 
-def _diagonals(bands: Sequence[Bounds]) -> Diagonals:
-    return (bands[0].first, bands[0].last) if bands else ALL_DIAGONALS
+def _diagonals(within: Sequence[Bounds]) -> Diagonals:
+    return (within[0].first, within[0].last) if within else ALL_DIAGONALS

@@ -208,7 +208,7 @@ class Contraction:
 
     Operands are of `dtype`, or float8_e4m3fn. `allow_tf32`: those in fp32 may be rounded to TF32's 11 bits.
     `prologues`: what an access's operand is computed of on its way in. `within`: the result is read where all of these
-    bands hold; elsewhere it may be anything."""
+    hold; elsewhere it may be anything."""
 
     result: str
     left: Access
