@@ -144,7 +144,7 @@ def measured(pattern: Pattern, made: dict[Any, Any]) -> Tuned:
     torch.manual_seed(0)
     given = {o.name: operand(o) for o in program.operands}
     bare = product is not None and len(program.body) == 1
-    truth = given[product.left].float() @ given[product.right].float() if bare else None
+    truth = given[product.left.operand].float() @ given[product.right.operand].float() if bare else None
     calls, failures = {}, {at: module for at, module in made.items() if isinstance(module, str)}
     for at in [at for at in made if at not in failures]:
         try:

@@ -10,19 +10,9 @@ import torch
 from torch import Tensor
 
 from fakes.program_interpreter import least_of, load, positions, scanned
-from tilewright.ir.program import (
-    RANKED,
-    SCANS,
-    Load,
-    Operand,
-    Output,
-    Position,
-    Product,
-    Program,
-    Reduction,
-    Scan,
-    Statement,
-)
+from tilewright.ir.access import Position
+from tilewright.ir.matrices import product_of
+from tilewright.ir.program import RANKED, SCANS, Load, Operand, Output, Program, Reduction, Scan, Statement
 from tilewright.ir.validation import validate
 
 TORCH = {
@@ -671,11 +661,12 @@ def sum_of_matrices(count: int, shape: tuple[int, ...] = (4096, 4096)) -> Progra
 
 def product(m: int, n: int, k: int, dtype: str = "f32", *, out: str = "", order: tuple[int, ...] = (1, 0)) -> Program:
     """relu(a @ b), b as a linear layer's weight has it."""
+    left = Operand(name="x0", dtype=dtype, shape=(m, k), indexed=True)
+    right = Operand(name="x1", dtype=dtype, shape=(k, n), indexed=True, order=order)
+    wide = "f32" if dtype == "float8_e4m3fn" else dtype
     return Program(
-        domain=(m, n),
-        operands=(Operand(name="x0", dtype=dtype, shape=(m, k), indexed=True),
-                  Operand(name="x1", dtype=dtype, shape=(k, n), indexed=True, order=order)),
-        body=(Product(result="v0", left="x0", right="x1", dtype="f32" if dtype == "float8_e4m3fn" else dtype),
+        domain=(m, n), operands=(left, right),
+        body=(product_of("v0", left, right, domain=(m, n), dtype=wide),
               Statement(result="v1", op="maximum", args=("v0", 0), dtype=out or dtype)),
         outputs=(Output(name="v1", dtype=out or dtype, shape=(m, n)),),
     )  # fmt: skip

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from tilewright.facts.pattern import Bind, Match, Pattern
+from tilewright.ir.access import Access, Bounds, GroupIndex, Position, Quotient
 from tilewright.ir.graph import Call, Code, Graph, Node, Ref, Struct
-from tilewright.ir.program import RANKED, SCANS, Load, Position, Product, Program, Reduction, Scan
+from tilewright.ir.program import RANKED, SCANS, Contraction, Load, Program, Reduction, Scan
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
           "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8,
@@ -142,19 +143,89 @@ def in_parts(value: torch.Tensor, program: Program, parts: int) -> torch.Tensor:
     return torch.stack([share.sum(0) for share in shares]).reshape(program.shape_in_parts(parts))
 
 
-def over_parts(x: torch.Tensor, each: Sequence[int], domain: Sequence[int]) -> torch.Tensor:
-    """An operand that is broadcast over parts of dimensions, over those dimensions whole."""
-    for d, (size, span) in enumerate(zip(each, domain, strict=True)):
-        if x.shape[d] > 1:
-            x = x.index_select(d, torch.arange(span, device=x.device) // size % x.shape[d])
-    return x
+def _along(index: torch.Tensor, d: int, rank: int) -> torch.Tensor:
+    return index.reshape([-1 if i == d else 1 for i in range(rank)])
 
 
-def by_expert(left: torch.Tensor, right: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """Rows in stretches, each with a matrix of its own; nought behind the last."""
-    places = [0, *ends.tolist()]
-    parts = [left[a:b] @ right[e] for e, (a, b) in enumerate(itertools.pairwise(places))]
-    return torch.cat([*parts, left.new_zeros(len(left) - places[-1], right.shape[2])])
+def _placed(
+    position: Position, ranges: Sequence[torch.Tensor], values: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Where a position is over these indices of each dimension, and whether anything is read there."""
+    rank = len(ranges)
+    place = torch.full((1,) * rank, position.start, device=ranges[0].device)
+    for d, step in position.steps:
+        place = place + _along(ranges[d], d, rank) * step
+    read = torch.ones_like(place, dtype=torch.bool)
+    if isinstance(position, Quotient):
+        read = place % position.each == 0 if position.exact else read
+        place = place.div(position.each, rounding_mode="floor")
+        place = place % position.wrap if position.wrap else place
+    if isinstance(position, GroupIndex):
+        place = torch.searchsorted(values[position.offsets].long(), place, right=True)
+    return place, read
+
+
+def accessed(
+    access: Access, ranges: Sequence[torch.Tensor], values: Mapping[str, torch.Tensor], dtype: torch.dtype
+) -> torch.Tensor:  # fmt: skip
+    """What an Access reads over these indices, of size 1 along the dimensions that do not move it."""
+    source = values[access.operand].to(dtype)
+    where, inside = [], torch.ones((1,) * len(ranges), dtype=torch.bool, device=source.device)
+    for position, size in zip(access.at, source.shape, strict=True):
+        place, read = _placed(position, ranges, values)
+        inside = inside & read & (place >= 0) & (place < size)
+        where.append(place.clamp(0, size - 1))
+    if not (access.padded or bool(inside.all())):
+        raise IndexError("a position lies outside")
+    for band in access.within:
+        inside = inside & held(band, ranges)
+    return source[tuple(where)].where(inside, source.new_zeros(()))
+
+
+def held(band: Bounds, ranges: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Where a band holds."""
+    place, _ = _placed(band.at, ranges, {})
+    low, high = (-math.inf if band.first is None else band.first), (math.inf if band.last is None else band.last)
+    return (place >= low) & (place <= high)
+
+
+def contracted(
+    item: Contraction, domain: Sequence[int], values: Mapping[str, torch.Tensor], dtype: torch.dtype
+) -> torch.Tensor:  # fmt: skip
+    """The contraction over the domain. Of segments one after the other: their matrices are not laid side by side."""
+    device = values[item.left.operand].device
+    ranges = [torch.arange(size, device=device) for size in (*domain, *item.over)]
+    cuts = [p for p in item.right.at if isinstance(p, GroupIndex)]
+    if not cuts:
+        return _multiplied(item, len(domain), ranges, values, dtype)
+    ((d, _),) = cuts[0].steps
+    places = [0, *values[cuts[0].offsets].tolist(), domain[d]]
+    parts = []
+    for low, high in itertools.pairwise(places):
+        ranges[d] = torch.arange(low, high, device=device)
+        if high > low:
+            parts.append(_multiplied(item, len(domain), ranges, values, dtype, each=d))
+    return torch.cat(parts, d)
+
+
+def _multiplied(
+    item: Contraction, rank: int, ranges: list[torch.Tensor], values: Mapping[str, torch.Tensor], dtype: torch.dtype,
+    *, each: int | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """`each`: the dimension along which the right factor is the same throughout."""
+    right_ranges = [r[:1] if d == each else r for d, r in enumerate(ranges)]
+    left, right = accessed(item.left, ranges, values, dtype), accessed(item.right, right_ranges, values, dtype)
+    letters = "abcdefghijklmnop"[: len(ranges)]
+    moved = {name: {d for p in access.at for d, _ in p.steps if d != each or access is item.left}
+             | {d for band in access.within for d, _ in band.at.steps}
+             for name, access in (("left", item.left), ("right", item.right))}  # fmt: skip
+    words = {name: "".join(c for d, c in enumerate(letters) if d in moved[name]) for name in moved}
+    thin = [x.reshape([size for d, size in enumerate(x.shape) if d in moved[name]])
+            for name, x in (("left", left), ("right", right))]  # fmt: skip
+    kept = "".join(c for c in letters[:rank] if c in words["left"] + words["right"])
+    product = torch.einsum(f"{words['left']},{words['right']}->{kept}", *thin)
+    shape = [len(ranges[d]) if letters[d] in kept else 1 for d in range(rank)]
+    return product.reshape(shape).expand([len(r) for r in ranges[:rank]])
 
 
 def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bool = False) -> tuple[torch.Tensor, ...]:
@@ -165,7 +236,10 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
     for spec, tensor in zip(program.operands, operands, strict=True):
         assert tuple(tensor.shape) == spec.shape, (spec, tensor.shape)
         assert tensor.dtype == dtype_of(spec.dtype, exact=exact), (spec, tensor.dtype)
-        values[spec.name] = over_parts(tensor, spec.each, program.domain) if spec.each else tensor
+        values[spec.name] = tensor
+        if spec.at:
+            ranges = [torch.arange(size, device=device) for size in program.domain]
+            values[spec.name] = accessed(Access(operand=spec.name, at=spec.at), ranges, values, tensor.dtype)
     for item in program.body:
         dtype = dtype_of(item.dtype, exact=exact)
         if isinstance(item, Load):
@@ -181,23 +255,16 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
             made = scan(item.op, scanned(item.op, given, dtype, program.domain), item.dim, reverse=item.reverse,
                         exclusive=item.exclusive)  # fmt: skip
             values.update(zip(item.results, made, strict=True))
-        elif isinstance(item, Product):
+        elif isinstance(item, Contraction):
             for prologue in item.prologues:
                 given = [values[name] for name in prologue.operands]
                 (made,) = run_program(prologue.by_itself, given, exact=exact)
                 values[prologue.factor] = made.reshape(prologue.made.shape)
-            left, right = values[item.left].to(dtype), values[item.right].to(dtype)
-            left, right = (between(x, *kept) for x, kept in zip((left, right), item.zeros, strict=True))
-            if left.dim() == 3:
-                batch = program.domain[0]
-                left, right = (
-                    x[torch.arange(batch, device=device) // each % x.shape[0]]
-                    for x, each in zip((left, right), item.each, strict=True)
-                )
-            product = by_expert(left, right, values[item.ends]) if item.ends else left @ right
-            if item.wanted != (None, None):  # what nobody reads may be anything
-                product = torch.where(between(torch.ones_like(product), *item.wanted) > 0, product, 1e9)
-            values[item.result] = product.reshape(program.domain)
+            product = contracted(item, program.domain, values, dtype)
+            ranges = [torch.arange(size, device=device) for size in program.domain]
+            for band in item.within:  # what nobody reads may be anything
+                product = product.where(held(band, ranges), 1e9)
+            values[item.result] = product
         elif item.op == "inside":
             values[item.result] = masks[item.args[0]]
         elif item.op == "index":
@@ -212,12 +279,6 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
     for output in program.outputs:
         assert tuple(values[output.name].shape) == output.shape, (output, values[output.name].shape)
     return tuple(values[o.name].to(dtype_of(o.dtype, exact=exact)).contiguous() for o in program.outputs)
-
-
-def between(x: torch.Tensor, low: int | None, high: int | None) -> torch.Tensor:
-    """A matrix with zeros outside of these diagonals."""
-    x = x if high is None else x.tril(high)
-    return x if low is None else x.triu(low)
 
 
 class GraphRun:

@@ -19,8 +19,12 @@ from tilewright.facts.move import Event, Stop, Tune
 from tilewright.facts.outcome import Failure, PointTime, Station
 from tilewright.facts.pattern import Choice
 from tilewright.facts.space import point
+from tilewright.ir.access import each_of
 from tilewright.ir.graph import Code, Ref
+from tilewright.ir.matrices import Matrices, matrices_of
+from tilewright.ir.program import Program
 from tilewright.ir.schedule import Pass, RankSchedule, ScanSchedule, Schedule
+from tilewright.ir.validation import validate
 
 
 def fact_classes() -> list[type]:
@@ -35,7 +39,7 @@ def fact_classes() -> list[type]:
 
 
 FACTS = fact_classes()
-NEVER_KEPT = ("contraction", "device", "rule", "spent")  # modules whose facts are computed anew
+NEVER_KEPT = ("contraction", "device", "older", "rule", "spent")  # modules whose facts are computed anew
 DERIVED = {Pass, RankSchedule, ScanSchedule, Schedule} | {f for f in FACTS if f.__module__.endswith(NEVER_KEPT)}
 SCALARS: dict[type, tuple[Any, ...]] = {
     int: (0, 1, -7, 2**62),
@@ -171,3 +175,32 @@ def test_names_of_the_journals_before_are_read() -> None:
     assert setting == point(row_storage="shared", cta_split="grid", threads=256)
     knob = loads('{"$":"Knob","name":"spread","values":["auto"],"about":"a"}')
     assert knob.name == "cta_split"
+
+
+def test_products_of_the_journals_before_are_contractions() -> None:
+    """Their factors by name, with batches, diagonals and groups of rows; and what was broadcast over parts of rows."""
+
+    def operand(name: str, *shape: int, dtype: str = "f32", indexed: bool = True, each: tuple[int, ...] = ()) -> str:
+        fields = {"name": name, "dtype": dtype, "shape": shape, "indexed": indexed, "order": [], "each": each}
+        return json.dumps({"$": "Operand", **fields})
+
+    def program(domain: list[int], operands: list[str], **product: object) -> Program:
+        item = {"$": "Product", "result": "y", "left": "a", "right": "b", "dtype": "f32", "prologues": [], **product}
+        rest = {"domain": domain, "reduced": [], "outputs": [], "body": [item]}
+        whole = {"$": "Program", **rest, "operands": [json.loads(o) for o in operands]}
+        found = loads(json.dumps(whole))
+        validate(found)
+        assert isinstance(found, Program) and loads(dumps(found)) == found
+        return found
+
+    grouped = program([8, 5, 7], [operand("a", 8, 5, 4), operand("b", 2, 4, 7)], rounded=True, each=[1, 4],
+                      zeros=[[None, 0], [None, None]], wanted=[-1, None])  # fmt: skip
+    assert grouped.product is not None and grouped.product.allow_tf32 and grouped.product.over == (4,)
+    assert matrices_of(grouped, grouped.product) == Matrices(
+        zeros=((None, 0), (None, None)), wanted=(-1, None), each=(1, 4)
+    )
+    ragged = program([9, 7], [operand("a", 9, 4), operand("b", 3, 4, 7), operand("e", 3, dtype="i32")], ends="e")
+    assert ragged.product is not None and matrices_of(ragged, ragged.product) == Matrices(ends="e")
+    beside = operand("t", 3, 7, indexed=False, each=(2, 1))
+    spread = program([6, 7], [operand("a", 6, 4), operand("b", 4, 7), beside])
+    assert [each_of(o.at) for o in spread.operands] == [(), (), (2, 1)] and spread.operands[0].at == ()

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.ir.program import Load, Operand, Output, Position, Program, Reduction, Scan, Statement
+from tilewright.ir.access import Position, Quotient
+from tilewright.ir.program import Load, Operand, Output, Program, Reduction, Scan, Statement
 from tilewright.ir.schedule import Schedule, scan_schedule, schedule
 from tilewright.ir.validation import validate
 
@@ -117,6 +118,7 @@ class TestLoad:
             ({"at": (Position(), Position(steps=((3, 1),)))}, "are not steps along distinct dimensions"),
             ({"at": (Position(), Position(steps=((1, 1), (1, 2))))}, "are not steps along distinct dimensions"),
             ({"at": (Position(value="b"), Position())}, "'w': 'b' is no position but f32"),
+            ({"at": (Quotient(each=2), Position())}, "a load reads at steps and values"),
             ({"at": (Position(value="s"), Position())}, "'s' is used before"),
         ],
     )

@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from fakes.program_interpreter import run_program
-from tilewright.ir.program import Operand, Output, Product, Program, Prologue, Reduction, Statement
+from tilewright.ir.access import Position, Quotient
+from tilewright.ir.matrices import product_of
+from tilewright.ir.program import Operand, Output, Program, Prologue, Reduction, Statement
 from tilewright.ir.validation import validate
 
 NORM = Program(
@@ -24,12 +26,11 @@ NORM = Program(
     outputs=(Output(name="y", dtype="f32", shape=(6, 10)),),
 )  # fmt: skip
 PROLOGUE = Prologue(factor="a", program=NORM, operands=("x", "g"))
-PRODUCT = Product(result="c", left="a", right="w", dtype="f32", prologues=(PROLOGUE,))
+W = Operand(name="w", dtype="f32", shape=(10, 4), indexed=True)
+PRODUCT = replace(product_of("c", PROLOGUE.made, W, domain=(6, 4), dtype="f32"), prologues=(PROLOGUE,))
 WHOLE = Program(
     domain=(6, 4),
-    operands=(
-        *(replace(o, indexed=True) for o in NORM.operands), Operand(name="w", dtype="f32", shape=(10, 4), indexed=True),
-    ),
+    operands=(*(replace(o, indexed=True) for o in NORM.operands), W),
     body=(PRODUCT, Statement(result="z", op="neg", args=("c",), dtype="f32")),
     outputs=(Output(name="z", dtype="f32", shape=(6, 4)),),
 )  # fmt: skip
@@ -68,3 +69,31 @@ def test_a_factor_is_made_or_it_is_an_operand() -> None:
         validate(replace(WHOLE, body=(replace(PRODUCT, prologues=()), *WHOLE.body[1:])))
     with pytest.raises(ValueError, match="only loads may read it"):
         validate(replace(WHOLE, body=(PRODUCT, Statement(result="z", op="neg", args=("x",), dtype="f32"))))
+
+
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [
+        ((Quotient(steps=((0, 1),), each=3, wrap=2), Position(steps=((1, 1),))), None),
+        ((Quotient(steps=((0, 1),), each=2, wrap=3), Position(steps=((1, 1),))), "read outside of"),
+        ((Quotient(steps=((0, 1),), each=3, wrap=2),), "1 positions for"),
+        ((Quotient(steps=((2, 1),), each=3, wrap=2), Position(steps=((1, 1),))), "not steps along distinct"),
+    ],
+)  # fmt: skip
+def test_an_operand_beside_a_contraction_is_broadcast_over_parts_of_rows(
+    at: tuple[Position, ...], said: str | None
+) -> None:
+    """Each of its rows serves three neighbours."""
+    table = Operand(name="t", dtype="f32", shape=(2, 4), at=at)
+    body = (PRODUCT, Statement(result="z", op="add", args=("c", "t"), dtype="f32"))
+    program = replace(WHOLE, operands=(*WHOLE.operands, table), body=body)
+    if said is not None:
+        with pytest.raises(ValueError, match=said):
+            validate(program)
+        return
+    validate(program)
+    x, g, w, t = torch.randn(6, 10), torch.randn(1, 10), torch.randn(10, 4), torch.randn(2, 4)
+    (z,) = run_program(program, (x, g, w, t))
+    torch.testing.assert_close(z, (x.softmax(1) * g) @ w + t.repeat_interleave(3, 0))
+    with pytest.raises(ValueError, match="which no contraction makes"):
+        validate(replace(program, body=(Statement(result="z", op="neg", args=("t",), dtype="f32"),)))

@@ -94,7 +94,7 @@ def optimize(
 ) -> None:
     """Make a module faster, judge the result, and write candidate, journal and report."""
     from ..run.evaluator import Places
-    from ..run.optimize import Access
+    from ..run.optimize import ModelAccess
     from ..run.optimize import optimize as run
     from .deliver import delivered
     from .reading import problem_of
@@ -110,7 +110,7 @@ def optimize(
             problem, places=places, strategy=strategy or ("cutegen" if model else "catalog"), budget_s=budget_s,
             seed=seed, say=say(as_json), sanitize=sanitize,
             timing=Timing(budget_s=config.seconds(timing, "--timing"), compiled=not no_compile),
-            model=choice, limits=limits, access=Access(keys=config.key, wait=not no_wait), evaluator=evaluator,
+            model=choice, limits=limits, access=ModelAccess(keys=config.key, wait=not no_wait), evaluator=evaluator,
             without=parts_of(without), algebra=not no_algebra,
         )  # fmt: skip
     raise typer.Exit(show(delivered(finished, places.out), as_json=as_json))
@@ -124,13 +124,13 @@ def resume(
 ) -> None:
     """Continue a run that was stopped or killed, from its journal."""
     from ..run.evaluator import Places
-    from ..run.optimize import Access
+    from ..run.optimize import ModelAccess
     from ..run.optimize import resume as run
     from .deliver import delivered
 
     places = Places(out=folder, cache=config.cache_dir())
     with Interruptible(folder):
-        finished = run(places=places, say=say(as_json), access=Access(keys=config.key, wait=not no_wait))
+        finished = run(places=places, say=say(as_json), access=ModelAccess(keys=config.key, wait=not no_wait))
     raise typer.Exit(show(delivered(finished, folder), as_json=as_json))
 
 

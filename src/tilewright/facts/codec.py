@@ -9,10 +9,13 @@ from importlib import import_module
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from .older import Product, broadcast, contracted
+
 T = TypeVar("T")
 
 _MODULES = (
     "..ir.program",
+    "..ir.access",
     ".space",
     ".candidate",
     ".profile",
@@ -88,6 +91,12 @@ def from_plain(tree: Any) -> Any:
         fields: dict[Any, Any] = {_OLD_FIELDS.get(k, k): from_plain(v) for k, v in tree.items() if k != "$"}
         if tag == "Knob":
             fields["name"] = _OLD_KNOBS.get(str(fields["name"]), fields["name"])
+        if tag == "Operand" and "each" in fields:
+            fields["at"] = broadcast(fields.pop("each"), fields["shape"])
+        if tag == "Product":
+            return Product(**fields)
+        if tag == "Program" and any(isinstance(item, Product) for item in fields.get("body", ())):
+            fields["body"] = contracted(fields["body"], fields["operands"], fields["domain"])
         return _classes()[_OLD_CLASSES.get(tag, tag)](**fields)
     return tree
 

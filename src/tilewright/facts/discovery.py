@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from math import prod
 
 from ..ir.graph import Graph
-from ..ir.program import Product
 from .machine import Machine
 from .pattern import Pattern
 from .problem import Target, Work
@@ -131,15 +130,9 @@ def floor_of(pattern: Pattern, machine: Machine) -> float:
     flops."""
     program = pattern.program
     item = program.product
-    flops = 2 * len(program.products) * prod(program.domain) * _depth(pattern, item) if item is not None else 0
+    flops = 2 * len(program.products) * prod((*program.domain, *item.over)) if item is not None else 0
     work = Work(
         bytes_read=program.traffic_bytes, bytes_written=0, matmul_flops=flops, conv_flops=0,
-        dtype="f32" if item is None else "f16" if item.rounded else item.dtype,
+        dtype="f32" if item is None else "f16" if item.allow_tf32 else item.dtype,
     )  # fmt: skip
     return machine.floor_ns(work) * max(1, len(pattern.matches))
-
-
-def _depth(pattern: Pattern, item: Product) -> int:
-    """K: the last dimension of what is multiplied from the left."""
-    factors = (*pattern.program.operands, *(p.made for p in item.prologues))
-    return next(o.shape[-1] for o in factors if o.name == item.left)

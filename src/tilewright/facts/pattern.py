@@ -7,7 +7,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..ir.program import ALL_DIAGONALS, Load, Product, Program
+from ..ir.access import ALL_DIAGONALS, each_of
+from ..ir.matrices import matrices_of
+from ..ir.program import Contraction, Load, Program
 from .candidate import Candidate
 from .space import Point, Space
 
@@ -100,9 +102,9 @@ class Pattern:
     def _digest(self, told: Callable[[tuple[int, ...]], object]) -> str:
         program = self.program
         text = repr((self.kind, told(program.domain), program.reduced,
-                     [(o.dtype, told(o.shape), *([o.order] if o.order else []), *([o.each] if o.each else []))
+                     [(o.dtype, told(o.shape), *([o.order] if o.order else []), *([each_of(o.at)] if o.at else []))
                       for o in program.operands],
-                     [_told(s) for s in program.body],
+                     [_told(s, program) for s in program.body],
                      [(o.dtype, told(o.shape)) for o in program.outputs]))  # fmt: skip
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -116,16 +118,22 @@ def _many(count: int) -> object:
     return count if count < _MANY else (round(math.log2(count)), math.gcd(count, _LANES))
 
 
-def _told(item: object) -> object:
-    """What a shape class says of a part of a program."""
+def _told(item: object, program: Program) -> object:
+    """What a shape class says of a part of a program. The words for products of matrices are those under which winners
+    are remembered."""
     if isinstance(item, Load):
         return item.at, item.fill
-    if isinstance(item, Product):
-        said = "product, rounded" if item.rounded else item.op
-        said += f", {item.zeros}" if item.zeros != (ALL_DIAGONALS, ALL_DIAGONALS) else ""
-        said += f", wanted {item.wanted}" if item.wanted != ALL_DIAGONALS else ""
-        said += f", each {item.each}" if item.each != (1, 1) else ""
-        before = [(p.factor == item.left, [_told(i) for i in p.program.body]) for p in item.prologues]
+    if isinstance(item, Contraction):
+        said = "product, rounded" if item.allow_tf32 else item.op
+        of = matrices_of(program, item)
+        if of is None:
+            said += f", {item.over}, {[(x.at, x.padded, x.within) for x in (item.left, item.right)]}, {item.within}"
+        else:
+            said += f", {of.zeros}" if of.zeros != (ALL_DIAGONALS, ALL_DIAGONALS) else ""
+            said += f", wanted {of.wanted}" if of.wanted != ALL_DIAGONALS else ""
+            said += f", each {of.each}" if of.each != (1, 1) else ""
+        left, prologues = item.left.operand, item.prologues
+        before = [(p.factor == left, [_told(i, p.program) for i in p.program.body]) for p in prologues]
         return (said, *before) if before else said
     return getattr(item, "op")  # noqa: B009
 

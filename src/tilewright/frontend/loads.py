@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from tilewright.ir.access import Position
 from tilewright.ir.graph import Graph, Node
-from tilewright.ir.program import POINTWISE, REDUCTIONS, SCANS, Position
+from tilewright.ir.program import POINTWISE, REDUCTIONS, SCANS
 
 # Additions an element of a value, counted for each load that comes to it, up to which they are cheaper than writing and
 # reading it. A function of libm counts for several.

@@ -9,13 +9,13 @@ from tilewright.facts.pattern import Bind, Match
 from tilewright.ir.program import Operand, Program, Statement
 
 from .coarse import parted
-from .contract import Contraction
+from .contract import Multiplication
 from .unrolled import transposed
 
 Found = tuple[Program, Match]
 
 
-def across(whole: Contraction, region: Found) -> Found | None:
+def across(whole: Multiplication, region: Found) -> Found | None:
     """Of a region that reduces this product's columns whole, what reduces its transpose's rows; None of others."""
     program, site = region
     groups = parted(program.domain, whole.domain)

@@ -7,6 +7,7 @@ from itertools import pairwise
 from math import prod
 
 from tilewright.facts.pattern import Bind, Match
+from tilewright.ir.access import in_parts
 from tilewright.ir.program import Operand, Program, Statement
 
 Found = tuple[Program, Match]
@@ -78,10 +79,10 @@ def _divided(program: Program, site: Match, d: int, parts: tuple[int, int]) -> F
 def collapsed(
     operand: Operand, bind: Bind, groups: tuple[tuple[int, ...], ...], domain: tuple[int, ...]
 ) -> Operand | None:
-    """The operand of a region over `domain`, over the coarse one: broadcast over a part of a dimension (Operand.each)
+    """The operand of a region over `domain`, over the coarse one: broadcast over a part of a dimension (Operand.at)
     where it varies along some neighbours of those that make it up. None where these are no neighbours, or it would have
     to be copied for the parts to be one."""
-    if operand.indexed or operand.each:
+    if operand.indexed or operand.at:
         return None
     wide = [d for d, size in enumerate(operand.shape) if size > 1]
     source = dict(zip(wide, bind.order, strict=True))  # dimension -> its place in the value that is read
@@ -104,4 +105,4 @@ def collapsed(
     order = (*(i for i in range(len(groups)) if i not in order), *order) if order else ()
     whole = all(size in (1, prod(domain[d] for d in group)) for size, group in zip(shape, groups, strict=True))
     return replace(operand, shape=tuple(shape), order=() if order == tuple(range(len(groups))) else order,
-                   each=() if whole else tuple(each))  # fmt: skip
+                   at=() if whole else in_parts(shape, each))  # fmt: skip

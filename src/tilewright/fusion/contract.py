@@ -14,9 +14,9 @@ from math import prod
 from string import ascii_letters
 
 from tilewright.facts.pattern import Bind
+from tilewright.ir.access import ALL_DIAGONALS, Diagonals
 from tilewright.ir.contraction import ROUTED, Contracted, Letters, Scaled, contracted, scaled
 from tilewright.ir.graph import Call, Node, Ref
-from tilewright.ir.program import ALL_DIAGONALS, Diagonals
 
 from .coarse import parted
 from .region import Flow
@@ -26,7 +26,7 @@ from .region import Flow
 class Factor:
     """An operand as matrices: `bind` views the node as `shape`, (rows, columns) or (batch, rows, columns); `order` is
     how they lie in memory, as in program.Operand. The node has `middle` dimensions for rows, the `inner` ones last for
-    columns. `diagonals`: outside of them there are zeros that need not be multiplied. `each` as program.Product."""
+    columns. `diagonals`: outside of them there are zeros that need not be multiplied. `each` as matrices.Matrices."""
 
     bind: Bind
     shape: tuple[int, ...]
@@ -49,11 +49,11 @@ class Addend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contraction:
+class Multiplication:
     """`node` = `scale` * left @ right (+ addend), over `domain`: (M, N) or (B, M, N), as `result` views it; of a batch
     that a factor lacks it has one matrix. `lies`: the node's dimensions, outermost first, as the product writes them.
-    `rounded` as program.Product. `element`: the factors' dtype. With `scales`, which the product is multiplied by, all
-    is computed in fp32."""
+    `allow_tf32` as program.Contraction. `element`: the factors' dtype. With `scales`, which the product is multiplied
+    by, all is computed in fp32."""
 
     node: Node
     left: Factor
@@ -63,14 +63,14 @@ class Contraction:
     lies: tuple[int, ...]
     scale: float = 1.0
     addend: Addend | None = None
-    rounded: bool = False
+    allow_tf32: bool = False
     element: str = ""
     spared: tuple[str, ...] = ()  # values that nobody else reads, and that this is made without
-    ends: Bind | None = None  # of the rows of each of the right factor's matrices (see program.Product)
+    ends: Bind | None = None  # of the rows of each of the right factor's matrices (see matrices.Matrices)
     scales: tuple[Addend, ...] = ()
 
     @property
-    def transposed(self) -> Contraction:
+    def transposed(self) -> Multiplication:
         """The same of the transposes: right.T @ left.T, whose rows are this one's columns."""
         *front, m, n = self.domain
         return replace(
@@ -111,7 +111,7 @@ def _swapped(items: tuple[int, ...]) -> tuple[int, ...]:
 
 def contraction(
     flow: Flow, node: Node, *, eight_bits: bool = True, lies: tuple[int, ...] = ()
-) -> Contraction | None:  # fmt: skip
+) -> Multiplication | None:  # fmt: skip
     """The product of matrices that this result of a call is, or None. `eight_bits`: of what was converted from
     float8_e4m3fn to 16 bits for it, of these. `lies`: the order in which the result is wanted."""
     call = flow.calls.get(node.origin)
@@ -138,8 +138,10 @@ def contraction(
     addend = _addend(flow, found.added, domain, found.beta) if found.added and found.beta else None
     if found.added and found.beta and addend is None:
         return None
-    return Contraction(node=node, left=first, right=second, domain=domain, result=result, lies=lies, scale=found.alpha,
-                       addend=addend, element=found.left.dtype, spared=spared)  # fmt: skip
+    return Multiplication(
+        node=node, left=first, right=second, domain=domain, result=result, lies=lies, scale=found.alpha, addend=addend,
+        element=found.left.dtype, spared=spared,
+    )  # fmt: skip
 
 
 def _before_conversion(flow: Flow, node: Node, found: Contracted) -> tuple[Contracted, tuple[str, ...]]:
@@ -239,7 +241,7 @@ def _joined(lies: tuple[int, ...], counts: list[int]) -> tuple[int, ...] | None:
     return order if lies == tuple(starts[d] + i for d in order for i in range(counts[d])) else None
 
 
-def _routed(flow: Flow, node: Node, call: Call) -> Contraction | None:
+def _routed(flow: Flow, node: Node, call: Call) -> Multiplication | None:
     """Rows in stretches, each with a matrix of its own: `_grouped_mm(rows, matrices, offs=ends)`."""
     given = dict(zip(("self", "mat2", "offs", "bias", "out_dtype"), call.args, strict=False)) | dict(call.kwargs)
     names = [x.name for key in ("self", "mat2", "offs") if isinstance(x := given.get(key), Ref)]
@@ -254,14 +256,14 @@ def _routed(flow: Flow, node: Node, call: Call) -> Contraction | None:
         _factor(flow, rows, "mz", ("m", "z"), {*"mz"}),
         _factor(flow, matrices, "ezy", ("e", "z", "y"), {*"ezy"}),
     )
-    return Contraction(
+    return Multiplication(
         node=node, left=left, right=right, domain=(rows.shape[0], matrices.shape[2]), element=node.dtype,
         result=Bind(node=node.name, split=node.shape, order=(0, 1)), lies=(0, 1),
         ends=Bind(node=ends.name, split=ends.shape, order=(0,)),
     )  # fmt: skip
 
 
-def _scaled(flow: Flow, node: Node, found: Scaled) -> Contraction | None:
+def _scaled(flow: Flow, node: Node, found: Scaled) -> Multiplication | None:
     """A product of eight bits: scales and bias are operands of its epilogue."""
     made = _laid(flow, node, found)
     if made is None:
@@ -271,8 +273,8 @@ def _scaled(flow: Flow, node: Node, found: Scaled) -> Contraction | None:
     addend = _addend(flow, found.added, domain, 1.0) if found.added else None
     if None in scales or (found.added and addend is None):
         return None
-    return Contraction(node=node, left=first, right=second, domain=domain, result=result, lies=lies, addend=addend,
-                       element=found.left.dtype, scales=tuple(s for s in scales if s is not None))  # fmt: skip
+    return Multiplication(node=node, left=first, right=second, domain=domain, result=result, lies=lies, addend=addend,
+                          element=found.left.dtype, scales=tuple(s for s in scales if s is not None))  # fmt: skip
 
 
 def _laid(flow: Flow, node: Node, found: Contracted | Scaled, lies: tuple[int, ...] = ()) -> Laid | None:

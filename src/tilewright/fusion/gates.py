@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tilewright.facts.pattern import Bind, Match
+from tilewright.ir.access import ALL_DIAGONALS
 from tilewright.ir.graph import Node
-from tilewright.ir.program import ALL_DIAGONALS, Load, Operand, Output, Program, Statement
+from tilewright.ir.program import Load, Operand, Output, Program, Statement
 
 from .coarse import collapsed, parted
-from .contract import Addend, Contraction, contraction
+from .contract import Addend, Multiplication, contraction
 from .multiplied import Body, Found, in_order
 from .region import Flow
 from .waiting import Waiting
@@ -24,7 +25,7 @@ class _Half:
 
     name: str
     read: str
-    whole: Contraction
+    whole: Multiplication
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ def gated(flow: Flow, region: Found, waiting: Waiting, *, allow_tf32: bool = Fal
     halves = list(_of_calls(flow, region)) or list(_of_columns(flow, region))
     if len(halves) != 2:
         return None
-    first, second = (replace(h.whole, rounded=allow_tf32 and h.whole.node.dtype == "f32") for h in halves)
+    first, second = (replace(h.whole, allow_tf32=allow_tf32 and h.whole.node.dtype == "f32") for h in halves)
     if not _match(first, second):
         return None
     read = {h.read for h in halves}
@@ -64,7 +65,7 @@ def gated(flow: Flow, region: Found, waiting: Waiting, *, allow_tf32: bool = Fal
     return made[0], replace(made[1], spared=spared)
 
 
-def _match(first: Contraction, second: Contraction) -> bool:
+def _match(first: Multiplication, second: Multiplication) -> bool:
     """Whether both are products of one left factor, and lie in order."""
     in_order = all(c.lies == tuple(range(len(c.lies))) and c.ends is None and not c.scales for c in (first, second))
     same = (first.left, first.domain, first.element) == (second.left, second.domain, second.element)
@@ -73,8 +74,8 @@ def _match(first: Contraction, second: Contraction) -> bool:
 
 
 def _joined(
-    first: Contraction, second: Contraction, region: Found, halves: list[str], read: set[str],
-    written: tuple[Contraction, ...],
+    first: Multiplication, second: Multiplication, region: Found, halves: list[str], read: set[str],
+    written: tuple[Multiplication, ...],
 ) -> Found | None:  # fmt: skip
     """`halves`: what the region calls both products; `read`: its operands that are these; `written`: of the products,
     those that others need."""
@@ -90,7 +91,7 @@ def _joined(
         seen = collapsed(other, place, groups, program.domain)
         if seen is None:
             return None
-        names[other.name] = made.operand(place, other.dtype, seen.shape, order=seen.order, each=seen.each)
+        names[other.name] = made.operand(place, other.dtype, seen.shape, order=seen.order, at=seen.at)
     made.of_region(program, names)
     outputs = [Output(name=names[o.name], dtype=o.dtype, shape=first.domain) for o in program.outputs]
     values = [value for value, whole in zip(made.values, (first, second), strict=True) if whole in written]
@@ -149,7 +150,7 @@ def _readers(flow: Flow, site: Match) -> set[str]:
     return {*site.nodes, *(b.node for b in site.operands if flow.nodes[b.node].op == "slice")}
 
 
-def _lies_otherwise(flow: Flow, whole: Contraction) -> bool:
+def _lies_otherwise(flow: Flow, whole: Multiplication) -> bool:
     """Whether others expect a product in another order than a kernel writes it."""
     node = whole.node
     return node.name in flow.laid and (node.order or tuple(range(len(node.shape)))) != whole.lies
@@ -187,7 +188,7 @@ def _loaded(flow: Flow, load: Load, region: Found, binds: dict[str, Bind]) -> _C
     return None
 
 
-def _half(whole: Contraction, cut: _Cut) -> Contraction | None:
+def _half(whole: Multiplication, cut: _Cut) -> Multiplication | None:
     """The product of one half of the columns."""
     *front, columns = whole.domain
     if whole.right.inner != 1 or whole.right.shape[-1] != columns or columns % 2:

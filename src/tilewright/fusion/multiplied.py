@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.facts.pattern import Bind, Match
-from tilewright.ir.program import Operand, Output, Product, Program, Reduction, Statement
+from tilewright.ir.access import ALL_DIAGONALS, Diagonals, Position, Quotient
+from tilewright.ir.matrices import Matrices, product_of
+from tilewright.ir.program import Contraction, Operand, Output, Program, Reduction, Statement
 
-from .contract import Contraction
+from .contract import Multiplication
 
 Found = tuple[Program, Match]
 
@@ -15,30 +17,42 @@ Found = tuple[Program, Match]
 class Body:
     """Operands and statements of a product's Program, named in order, so that equal work gives equal Programs."""
 
-    def __init__(self, whole: Contraction, *beside: Contraction) -> None:
+    def __init__(self, whole: Multiplication, *beside: Multiplication) -> None:
         """`beside`: others of the same left factor; matrices come before all other operands."""
         self.whole = whole
         self.operands: list[Operand] = []
         self.binds: list[Bind] = []
-        self.body: list[Product | Statement | Reduction] = []
+        self.body: list[Contraction | Statement | Reduction] = []
         self.left = self.operand(whole.left.bind, whole.element, whole.left.shape, indexed=True, order=whole.left.order)
         rights = [
             self.operand(c.right.bind, c.element, c.right.shape, indexed=True, order=c.right.order)
             for c in (whole, *beside)
         ]
+        self.ends = "" if whole.ends is None else self.operand(whole.ends, "i32", whole.ends.split, indexed=True)
         self.values = [self._multiplied(c, right) for c, right in zip((whole, *beside), rights, strict=True)]
         self.last = self.values[0]
 
-    def _multiplied(self, whole: Contraction, right: str) -> str:
-        """What a contraction gives, with what its operator adds to it."""
+    def _product(self, result: str, right: str, whole: Multiplication, *, wanted: Diagonals = ALL_DIAGONALS,
+                 domain: tuple[int, ...] = ()) -> Contraction:  # fmt: skip
+        """Of the left factor and this one, over another domain perhaps; `wanted`: the diagonals that are read."""
+        zeros, each = (whole.left.diagonals, whole.right.diagonals), (whole.left.each, whole.right.each)
+        of = Matrices(ends=self.ends) if self.ends else Matrices(zeros=zeros, each=each, wanted=wanted)
+        named = {o.name: o for o in self.operands}
         dtype = "f32" if whole.scales else whole.node.dtype
-        ends = "" if whole.ends is None else self.operand(whole.ends, "i32", whole.ends.split, indexed=True)
-        last = f"v{len(self.body)}"
-        item = Product(result=last, left=self.left, right=right, dtype=dtype, rounded=whole.rounded, ends=ends)
-        if whole.ends is None:
-            item = replace(item, zeros=(whole.left.diagonals, whole.right.diagonals),
-                           each=(whole.left.each, whole.right.each))  # fmt: skip
-        self.body.append(item)
+        made = product_of(result, named[self.left], named[right], domain=domain or whole.domain, dtype=dtype, of=of)
+        return replace(made, allow_tf32=whole.allow_tf32)
+
+    def again(self, *, wanted: Diagonals = ALL_DIAGONALS, domain: tuple[int, ...] = ()) -> None:
+        """The first product as `_product` has it with these."""
+        first = self.body[0]
+        assert isinstance(first, Contraction)
+        self.body[0] = self._product(first.result, first.right.operand, self.whole, wanted=wanted, domain=domain)
+
+    def _multiplied(self, whole: Multiplication, right: str) -> str:
+        """What a contraction gives, with what its operator adds to it."""
+        made = self._product(f"v{len(self.body)}", right, whole)
+        last, dtype = made.result, made.dtype
+        self.body.append(made)
         if whole.scale != 1.0:
             last = self.state("mul", (last, whole.scale), dtype)
         for by in whole.scales:
@@ -54,10 +68,10 @@ class Body:
 
     def operand(
         self, bind: Bind, dtype: str, shape: tuple[int, ...], *, indexed: bool = False, order: tuple[int, ...] = (),
-        each: tuple[int, ...] = (),
+        at: tuple[Position | Quotient, ...] = (),
     ) -> str:  # fmt: skip
         name = f"x{len(self.operands)}"
-        self.operands.append(Operand(name=name, dtype=dtype, shape=shape, indexed=indexed, order=order, each=each))
+        self.operands.append(Operand(name=name, dtype=dtype, shape=shape, indexed=indexed, order=order, at=at))
         self.binds.append(bind)
         return name
 
@@ -99,6 +113,7 @@ class Body:
         (output,), size = region[0].outputs, region[0].inner_size
         *outer, columns = self.whole.domain
         domain = (*outer, columns // size, size)
+        self.again(domain=domain)
         self.operands = [o if o.indexed or len(o.shape) == len(domain) else _in_two(o, domain) for o in self.operands]
         shape = domain if output.shape == region[0].domain else (*domain[:-1], 1)
         made = Output(name=names[output.name], dtype=output.dtype, shape=shape)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.ir.program import DTYPE_BYTES, RANKED, Output, Product, Program, Reduction, Statement
+from tilewright.ir.program import DTYPE_BYTES, RANKED, Output, Program, Reduction, Statement
 
 from .across import across
 from .coarse import collapsed, parted, refined
-from .contract import Contraction, contraction
+from .contract import Multiplication, contraction
 from .gates import gated
 from .multiplied import Body, Found, in_order
 from .program import write
@@ -37,7 +37,7 @@ class Products:
 def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, allow_tf32: bool = False) -> Products:
     """The contractions of a graph. `regions`: what was fused without them; those that become epilogues stay possible by
     themselves, for whoever leaves the product to torch. A region that reads several products is the last one's.
-    `loose`: factors in fp32 may be rounded (see program.Product)."""
+    `allow_tf32`: factors in fp32 may be rounded (see program.Contraction)."""
     made_of: list[_Made] = []
     left: dict[str, str] = {}
     taken: set[int] = set()
@@ -50,7 +50,7 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
             narrow = _alone(flow, whole)
             if narrow is None or unsupported(narrow[0]) is not None:
                 whole = contraction(flow, node, eight_bits=False) or whole
-        whole = replace(whole, rounded=allow_tf32 and node.dtype == "f32")
+        whole = replace(whole, allow_tf32=allow_tf32 and node.dtype == "f32")
         for reading in _readings(flow, node.name, regions, taken, waiting):
             made = _fused(flow, whole, unrolled(flow, reading.region, node.name))
             if made is not None and reading.also:
@@ -88,7 +88,7 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
 def unmade(flow: Flow, unsupported: Unsupported, *, allow_tf32: bool) -> frozenset[str]:
     """The results of contractions that no kernel makes by itself."""
     found = [contraction(flow, node) for node in flow.graph.nodes if node.dtype in DTYPE_BYTES]
-    wholes = [replace(whole, rounded=allow_tf32 and whole.node.dtype == "f32") for whole in found if whole is not None]
+    wholes = [replace(w, allow_tf32=allow_tf32 and w.node.dtype == "f32") for w in found if w is not None]
     alone = {whole.node.name: _alone(flow, whole) for whole in wholes}
     return frozenset(name for name, made in alone.items() if made is None or unsupported(made[0]) is not None)
 
@@ -148,7 +148,7 @@ def _joined(flow: Flow, regions: Sequence[Found]) -> Found | None:
     return None if region is None else write(flow, region)
 
 
-def _also_written(flow: Flow, whole: Contraction, made: Found) -> Found | None:
+def _also_written(flow: Flow, whole: Multiplication, made: Found) -> Found | None:
     """The product with its epilogue, which writes the product itself, too; None where others expect that in another
     order."""
     alone = _alone(flow, whole)
@@ -158,19 +158,18 @@ def _also_written(flow: Flow, whole: Contraction, made: Found) -> Found | None:
     return replace(made[0], outputs=outputs), replace(made[1], outputs=binds)
 
 
-def _alone(flow: Flow, whole: Contraction) -> Found | None:
+def _alone(flow: Flow, whole: Multiplication) -> Found | None:
     """The product with what its operator adds to it; None where others expect its result in another order."""
     node = whole.node
     if node.name in flow.laid and (node.order or tuple(range(len(node.shape)))) != whole.lies:
         return None
     made = Body(whole)
     if whole.left.middle == whole.right.inner == 1 and whole.ends is None:
-        wanted = flow.read.between(node.name, *whole.lies[-2:])
-        made.body = [replace(item, wanted=wanted) if isinstance(item, Product) else item for item in made.body]
+        made.again(wanted=flow.read.between(node.name, *whole.lies[-2:]))
     return made.found((node.name,), (Output(name=made.last, dtype=node.dtype, shape=whole.domain),), (whole.result,))
 
 
-def _fused(flow: Flow, whole: Contraction, region: Found) -> Found | None:
+def _fused(flow: Flow, whole: Multiplication, region: Found) -> Found | None:
     """The product and the region that reads it: in the order of dimensions in which the product lies by itself, or else
     in the region's."""
     made = _with_epilogue(whole, region)
@@ -178,10 +177,10 @@ def _fused(flow: Flow, whole: Contraction, region: Found) -> Found | None:
     if made is not None or bind is None or bind.split != whole.node.shape or whole.ends or whole.scales:
         return made
     other = contraction(flow, whole.node, eight_bits=whole.element != whole.node.dtype, lies=bind.order)
-    return None if other is None else _with_epilogue(replace(other, rounded=whole.rounded), region)
+    return None if other is None else _with_epilogue(replace(other, allow_tf32=whole.allow_tf32), region)
 
 
-def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
+def _with_epilogue(whole: Multiplication, region: Found) -> Found | None:
     """The product and the region that reads it as one Program; None where the region is no epilogue of it: pointwise,
     or reductions of its rows, or of groups of columns. Columns are reduced as the transpose's rows, where no element of
     them is needed again."""
@@ -222,12 +221,12 @@ def _with_epilogue(whole: Contraction, region: Found) -> Found | None:
         if other is operand:
             continue
         seen = collapsed(other, place, groups, program.domain)
-        if grouped and (seen is None or seen.each):  # one value for each group, or the same for all
+        if grouped and (seen is None or seen.at):  # one value for each group, or the same for all
             seen = collapsed(other, place, (*groups[:-1], groups[-1][:-inner], program.reduced), program.domain)
             seen = None if seen is None or 1 not in seen.shape[-2:] else seen
-        if seen is None or (seen.each and program.reduced):
+        if seen is None or (seen.at and program.reduced):
             return None
-        names[other.name] = made.operand(place, other.dtype, seen.shape, order=seen.order, each=seen.each)
+        names[other.name] = made.operand(place, other.dtype, seen.shape, order=seen.order, at=seen.at)
     made.of_region(program, names)
     if grouped:
         return made.in_groups(whole.node.name, (program, site), names)

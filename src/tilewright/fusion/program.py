@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 
 from tilewright.facts.pattern import Bind, Match
+from tilewright.ir.access import Position
 from tilewright.ir.graph import Node
 from tilewright.ir.program import (  # fmt: skip
     RANKED,
@@ -13,7 +14,6 @@ from tilewright.ir.program import (  # fmt: skip
     Load,
     Operand,
     Output,
-    Position,
     Program,
     Reduction,
     Scan,

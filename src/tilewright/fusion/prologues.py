@@ -9,7 +9,8 @@ from itertools import pairwise
 from math import prod
 
 from tilewright.facts.pattern import Bind, Match
-from tilewright.ir.program import RANKED, Operand, Product, Program, Prologue, Reduction, Statement
+from tilewright.ir.matrices import matrices_of
+from tilewright.ir.program import RANKED, Contraction, Operand, Program, Prologue, Reduction, Statement
 
 from .coarse import collapsed, parted
 from .region import Flow
@@ -23,13 +24,15 @@ def with_prologues(flow: Flow, found: Found, regions: Sequence[Found], node: str
     there are none, or others read what they make."""
     program, site = found
     product = program.product
-    if product is None or product.ends or len(program.operands) < 2:
+    matrices = None if product is None else matrices_of(program, product)
+    if product is None or matrices is None or matrices.ends or len(program.operands) < 2:
         return None
+    left, right = product.left.operand, product.right.operand
     operands, binds, prologues = list[Operand](), list[Bind](), list[Prologue]()
     nodes, spared = list(site.nodes), list(site.spared)
     for factor, bind in zip(program.operands, site.operands, strict=True):
-        made = _made(flow, factor, bind, regions, _Side(reader=node, k=2 if factor.name == product.right else 1))
-        if factor.name not in (product.left, product.right) or made is None:
+        made = _made(flow, factor, bind, regions, _Side(reader=node, k=2 if factor.name == right else 1))
+        if factor.name not in (left, right) or made is None:
             operands.append(factor)
             binds.append(bind)
             continue
@@ -42,7 +45,7 @@ def with_prologues(flow: Flow, found: Found, regions: Sequence[Found], node: str
         spared.append(where.outputs[0].node)
     if not prologues:
         return None
-    body = tuple(replace(i, prologues=tuple(prologues)) if isinstance(i, Product) else i for i in program.body)
+    body = tuple(replace(i, prologues=tuple(prologues)) if isinstance(i, Contraction) else i for i in program.body)
     whole = replace(program, operands=tuple(operands), body=body)
     return whole, replace(site, nodes=tuple(nodes), operands=tuple(binds), spared=tuple(spared))
 
@@ -116,7 +119,7 @@ def _over(
     for operand, bind in zip(program.operands, site.operands, strict=True):
         coarse = collapsed(operand, bind, groups, program.domain)
         wide = [d for d, size in enumerate(operand.shape) if size > 1]
-        if coarse is None or coarse.each or len(wide) != len(bind.order):
+        if coarse is None or coarse.at or len(wide) != len(bind.order):
             return None
         source = dict(zip(wide, bind.order, strict=True))
         operands.append(transposed(coarse, order, turn))

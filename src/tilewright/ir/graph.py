@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from .program import DTYPE_BYTES, Literal, Position
+from .access import Position
+from .program import DTYPE_BYTES, Literal
 
 # Views that only rename index positions; a fused kernel reads and writes through them at no cost.
 VIEWS = frozenset({"reshape", "permute", "expand"})

@@ -12,14 +12,14 @@ Of float8_e4m3fn there are loads, stores and `to` alone; what is too large for i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 
+from .access import Access, Bounds, Position, Quotient
+
 Literal = float | int | bool
-Diagonals = tuple[int | None, int | None]  # the first and the last (column - row) of a matrix; None: no bound
-ALL_DIAGONALS: Diagonals = (None, None)
 
 # Name -> number of arguments. Semantics are those of the torch function of the same name on the argument dtypes;
 # comparisons, is* and logical_* give "bool"; `maximum`/`minimum` propagate NaN; `div` is true division; `to` casts to
@@ -67,20 +67,20 @@ DTYPE_BYTES: Mapping[str, int] = MappingProxyType({
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operand:
     """A tensor read by the program. `shape` is aligned: len(domain) dimensions, each the domain's size or 1; unless the
-    tensor is `indexed`: then its shape is its own, and it is read by Loads, or a Product, alone.
+    tensor is `indexed`: then its shape is its own, and it is read by Loads, or a Contraction, alone.
 
     `order` says how it is likely to lie in memory: its dimensions, outermost first; empty: row-major. Kernels are right
     for any strides.
 
-    Beside a product it may be broadcast over a part of a dimension: with `each`, position i of dimension d reads it at
-    i // each[d] % shape[d], so that each[d] neighbours read the same, and behind shape[d] of these all begins anew."""
+    Beside a contraction it may be broadcast over parts of dimensions: it is read at the positions `at`, one for each of
+    its dimensions, then, as an Access is."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     indexed: bool = False
     order: tuple[int, ...] = ()
-    each: tuple[int, ...] = ()
+    at: tuple[Position | Quotient, ...] = ()
 
     @property
     def transposed(self) -> bool:
@@ -95,25 +95,6 @@ class Operand:
         for d in reversed(self.order or tuple(range(len(self.shape)))):
             steps[d], step = step, step * self.shape[d]
         return tuple(steps.values())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Position:
-    """Where a dimension is read: at `start` + the sum of step x index over `steps`, pairs of a dimension of the domain
-    and a step other than 0, + the whole number `value` (its name; "": none)."""
-
-    start: int = 0
-    steps: tuple[tuple[int, int], ...] = ()
-    value: str = ""
-
-    def span(self, domain: Sequence[int]) -> tuple[int, int]:
-        """The least and the greatest position, `value` aside."""
-        ends = [step * (domain[d] - 1) for d, step in self.steps]
-        return self.start + sum(e for e in ends if e < 0), self.start + sum(e for e in ends if e > 0)
-
-    def surely_inside(self, size: int, domain: Sequence[int]) -> bool:
-        low, high = self.span(domain)
-        return not self.value and low >= 0 and high < size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,9 +176,10 @@ class Scan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prologue:
-    """What makes a Product's `factor` (its name): `program`, whose domain is that factor's shape, of the `operands` of
-    these names, indexed ones of the Program around it, in order. It has Statements, Reductions along K, and one
-    output, of the factor's shape. Without reductions K may be two dimensions of the domain: group, place in it."""
+    """What makes the operand `factor` (its name) of a product of matrices: `program`, whose domain is that factor's
+    shape, of the `operands` of these names, indexed ones of the Program around it, in order. It has Statements,
+    Reductions along K, and one output, of the factor's shape. Without reductions K may be two dimensions of the domain:
+    group, place in it."""
 
     factor: str
     program: Program
@@ -217,26 +199,25 @@ class Prologue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Product:
-    """`result = left @ right` over the domain, (M, N) or (B, M, N): `left` is (M, K) or (B, M, K), `right` (K, N) or
-    (B, K, N), of `dtype` or float8_e4m3fn; sums are fp32's at least. Either may have fewer matrices than the batch:
-    number i of it takes i // `each` % as many as there are, of the left and of the right. `rounded`: factors may be, to
-    TF32's 11 bits. For groups of columns that are reduced, N is two dimensions: group, column. `ends`: an operand, (E,)
-    of i32; `right` is (E, K, N) then, of which matrix e multiplies the rows from ends[e - 1] to ends[e]. What a factor
-    is computed of on its way in, its Prologue says. `zeros`: the diagonals of `left` and of `right` outside of which
-    there are zeros; what these meet need not be multiplied, so that infinities there may come to nothing. `wanted`: the
-    diagonals of the result that anybody reads; outside of them it may be anything."""
+class Contraction:
+    """`result[i] = sum over j of left[i, j] * right[i, j]`, of `dtype` (accumulated in fp32 at least): i counts the
+    domain, and j the contracted dimensions, of sizes `over`. Positions of both accesses count the domain's dimensions
+    first and those of `over` behind them. So a matrix product, one broadcast over parts of its batch (grouped-query
+    heads), a ragged one (each row's matrix by its segment), a convolution and a transposed one are one notion;
+    `matrices` says which of them are products of matrices.
+
+    Operands are of `dtype`, or float8_e4m3fn. `allow_tf32`: those in fp32 may be rounded to TF32's 11 bits.
+    `prologues`: what an access's operand is computed of on its way in. `within`: the result is read where all of these
+    hold; elsewhere it may be anything."""
 
     result: str
-    left: str
-    right: str
+    left: Access
+    right: Access
+    over: tuple[int, ...]
     dtype: str
-    rounded: bool = False
-    ends: str = ""
+    allow_tf32: bool = False
     prologues: tuple[Prologue, ...] = ()
-    zeros: tuple[Diagonals, Diagonals] = (ALL_DIAGONALS, ALL_DIAGONALS)
-    wanted: Diagonals = ALL_DIAGONALS
-    each: tuple[int, int] = (1, 1)
+    within: tuple[Bounds, ...] = ()
 
     op = "product"
     args = ()  # its operands are no values
@@ -259,14 +240,14 @@ class Output:
 class Program:
     """See the module's docstring. `body` is in SSA order; every name is defined once, before its use.
 
-    A body with a Scan has that one alone and no Reduction; `reduced` is the Scan's dimension. One with a Product has
-    Statements beside it, its epilogue, and Reductions of its rows, or of groups of columns: `reduced` is the last. A
-    dual GEMM is two Products of one left factor, with Statements alone."""
+    A body with a Scan has that one alone and no Reduction; `reduced` is the Scan's dimension. One with a Contraction
+    has Statements beside it, its epilogue, and Reductions of its rows, or of groups of columns: `reduced` is the last.
+    A dual GEMM is two Contractions of one left access, with Statements alone."""
 
     domain: tuple[int, ...]
     reduced: tuple[int, ...] = ()
     operands: tuple[Operand, ...]
-    body: tuple[Statement | Load | Reduction | Scan | Product, ...]
+    body: tuple[Statement | Load | Reduction | Scan | Contraction, ...]
     outputs: tuple[Output, ...]
 
     @property
@@ -274,13 +255,13 @@ class Program:
         return next((item for item in self.body if isinstance(item, Scan)), None)
 
     @property
-    def product(self) -> Product | None:
-        return next((item for item in self.body if isinstance(item, Product)), None)
+    def product(self) -> Contraction | None:
+        return next((item for item in self.body if isinstance(item, Contraction)), None)
 
     @property
-    def products(self) -> tuple[Product, ...]:
+    def products(self) -> tuple[Contraction, ...]:
         """One, or the two of a dual GEMM."""
-        return tuple(item for item in self.body if isinstance(item, Product))
+        return tuple(item for item in self.body if isinstance(item, Contraction))
 
     @property
     def sums(self) -> tuple[Output, ...]:
@@ -340,7 +321,7 @@ def _reach(program: Program) -> dict[str, frozenset[int]]:
         elif isinstance(item, Scan):
             found = frozenset({item.dim}).union(*(reach[a] for a in item.args if isinstance(a, str)))
             reach.update(dict.fromkeys(item.results, found))
-        elif isinstance(item, Product):
+        elif isinstance(item, Contraction):
             reach[item.result] = frozenset(d for d, size in enumerate(program.domain) if size > 1)
         elif isinstance(item, Statement) and item.op == "index":
             reach[item.result] = frozenset({int(item.args[0])})

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 
+from .access import Access, GroupIndex, Position, Quotient
 from .program import (
     DTYPE_BYTES,
     POINTWISE,
     RANKED,
     REDUCTIONS,
     SCANS,
+    Contraction,
     Load,
     Operand,
     Output,
-    Product,
     Program,
     Prologue,
     Reduction,
@@ -47,7 +49,7 @@ def validate(program: Program) -> None:
     for value in values:
         if isinstance(value, Operand) and value.indexed:
             continue
-        if isinstance(value, Operand) and value.each:
+        if isinstance(value, Operand) and value.at:
             _validate_broadcast(value, program)
             continue
         if len(value.shape) != rank or any(s not in (1, d) for s, d in zip(value.shape, program.domain, strict=True)):
@@ -72,8 +74,8 @@ def validate(program: Program) -> None:
             define(item.result, item.dtype)
             loaded.add(item.result)
             continue
-        if isinstance(item, Product):
-            _validate_product(item, indexed, program)
+        if isinstance(item, Contraction):
+            _validate_contraction(item, indexed, program)
             define(item.result, item.dtype)
             continue
         if isinstance(item, Scan):
@@ -101,11 +103,9 @@ def validate(program: Program) -> None:
 
 
 def _validate_broadcast(operand: Operand, program: Program) -> None:
-    sizes = zip(operand.shape, operand.each, program.domain, strict=True)
-    if program.product is None or program.reduced or any(d % (s * e) or (s == 1 and e > 1) for s, e, d in sizes):
-        raise ValueError(
-            f"{operand.name!r}: {operand.shape}, each for {operand.each}, is no part of {program.domain} of a product"
-        )
+    if program.product is None or program.reduced or len(operand.shape) != len(program.domain):
+        raise ValueError(f"{operand.name!r}: broadcast over parts of {program.domain}, which no contraction makes")
+    _validate_access(Access(operand=operand.name, at=operand.at), operand, program.domain, {})
 
 
 def _validate_ranked(item: Reduction, program: Program) -> None:
@@ -140,44 +140,71 @@ def _validate_scan(scan: Scan, program: Program) -> None:
         raise ValueError(f"{name!r}: a scan stands with no reduction and no other scan")
 
 
-def _validate_product(product: Product, indexed: Mapping[str, Operand], program: Program) -> None:
-    name, domain = product.result, program.domain
+def _validate_contraction(item: Contraction, indexed: Mapping[str, Operand], program: Program) -> None:
+    name, whole = item.result, program.domain + item.over
     if program.loads or program.ranked or program.reduced not in ((), (len(program.domain) - 1,)):
-        raise ValueError(f"{name!r}: a product has statements beside it, reductions of its rows, and nothing else")
-    apart = program.reduced or any(p.prologues or p.ends or p.left != product.left for p in program.products)
+        raise ValueError(f"{name!r}: a contraction has statements beside it, reductions of its rows, and nothing else")
+    apart = program.reduced or any(p.prologues or p.left != item.left for p in program.products)
     if len(program.products) > 2 or (len(program.products) == 2 and apart):
-        raise ValueError(f"{name!r}: products beside one another are two, of one left factor, and statements")
-    for prologue in product.prologues:
-        _validate_prologue(prologue, product, indexed)
-    indexed = {**indexed, **{p.factor: p.made for p in product.prologues}}
-    if not {product.left, product.right} <= indexed.keys():
-        raise ValueError(f"{name!r}: {product.left!r} and {product.right!r} are no two indexed operands")
-    left, right = indexed[product.left], indexed[product.right]
-    domain = (*domain[:-2], domain[-2] * domain[-1]) if len(domain) > len(left.shape) and program.reduced else domain
-    k, rank = left.shape[-1], len(domain)
-    fit = (left.shape[-2:], right.shape[-2:]) == ((domain[-2], k), (k, domain[-1])) and rank in (2, 3)
-    fit = fit and len(left.shape) == len(right.shape) == rank
-    batches = zip((left, right), product.each, strict=True)
-    served = [x.shape[0] * each for x, each in batches] if fit and rank == 3 else []
-    if not fit or any(domain[0] % count for count in served) or (served and max(served) != domain[0]):
-        raise ValueError(f"{name!r}: {left.shape} times {right.shape} is not {domain}")
-    if not left.dtype == right.dtype == product.dtype:
-        raise ValueError(f"{name!r}: {left.dtype} times {right.dtype} in {product.dtype}")
+        raise ValueError(f"{name!r}: contractions beside one another are two, of one left access, and statements")
+    for prologue in item.prologues:
+        _validate_prologue(prologue, item, indexed)
+    made = {**indexed, **{p.factor: p.made for p in item.prologues}}
+    if not {item.left.operand, item.right.operand} <= made.keys():
+        raise ValueError(f"{name!r}: {item.left.operand!r} and {item.right.operand!r} are no two indexed operands")
+    left, right = made[item.left.operand], made[item.right.operand]
+    if left.dtype != right.dtype or left.dtype not in (item.dtype, "float8_e4m3fn"):
+        raise ValueError(f"{name!r}: {left.dtype} times {right.dtype} in {item.dtype}")
+    for access, operand in ((item.left, left), (item.right, right)):
+        _validate_access(access, operand, whole, indexed)
+        read = {d for position in access.at for d, _ in position.steps}
+        if not item.over or not {*range(len(program.domain), len(whole))} <= read:
+            raise ValueError(f"{name!r}: {operand.name!r} is not read along all that is contracted, {item.over}")
+    for band in item.within:
+        _validate_steps(name, band.at, program.domain)
 
 
-def _validate_prologue(prologue: Prologue, product: Product, indexed: Mapping[str, Operand]) -> None:
+def _validate_access(
+    access: Access, operand: Operand, domain: tuple[int, ...], indexed: Mapping[str, Operand]
+) -> None:  # fmt: skip
+    name, shape = operand.name, operand.shape
+    if len(access.at) != len(shape):
+        raise ValueError(f"{name!r}: {len(access.at)} positions for {shape}")
+    for position, size in zip(access.at, shape, strict=True):
+        _validate_steps(name, position, domain)
+        if isinstance(position, Quotient) and (position.each < 1 or position.wrap < 0):
+            raise ValueError(f"{name!r}: divided by {position.each}, modulo {position.wrap}")
+        if isinstance(position, GroupIndex):
+            offsets = indexed.get(position.offsets)
+            if offsets is None or (offsets.dtype, offsets.shape) != ("i32", (size,)):
+                raise ValueError(f"{name!r}: {position.offsets!r} are no offsets of {size} groups in i32")
+        if not access.padded and not position.surely_inside(size, domain):
+            raise ValueError(f"{name!r}: what is read outside of {shape}?")
+    for band in access.within:
+        _validate_steps(name, band.at, domain)
+
+
+def _validate_steps(name: str, position: Position, domain: Sequence[int]) -> None:
+    dims = [d for d, step in position.steps if 0 <= d < len(domain) and step]
+    if len(dims) != len(position.steps) or len(set(dims)) != len(dims):
+        raise ValueError(f"{name!r}: {position.steps} are not steps along distinct dimensions of {tuple(domain)}")
+    if position.value:
+        raise ValueError(f"{name!r}: a contraction reads at no position that a value gives, as {position.value!r}")
+
+
+def _validate_prologue(prologue: Prologue, product: Contraction, indexed: Mapping[str, Operand]) -> None:
     name, program = prologue.factor, prologue.program
-    k = len(program.outputs[0].shape) - (1 if name == product.left else 2) if program.outputs else 0
+    k = len(program.outputs[0].shape) - (1 if name == product.left.operand else 2) if program.outputs else 0
     if len(program.outputs) == 1 and program.outputs[0].shape == _merged(program.domain, k) and not program.reduced:
         program = prologue.by_itself
     validate(program)
-    if name not in (product.left, product.right) or name in indexed:
+    if name not in (product.left.operand, product.right.operand) or name in indexed:
         raise ValueError(f"{name!r}: no factor of {product.result!r} that is to be made")
     if len(program.outputs) != 1 or program.outputs[0].shape != program.domain or program.sums:
         raise ValueError(f"{name!r}: a prologue has one output, and that is a whole factor")
     if any(not isinstance(item, Statement | Reduction) for item in program.body) or program.ranked:
         raise ValueError(f"{name!r}: a prologue has statements and reductions")
-    if program.reduced not in ((), (len(program.domain) - (1 if name == product.left else 2),)):
+    if program.reduced not in ((), (len(program.domain) - (1 if name == product.left.operand else 2),)):
         raise ValueError(f"{name!r}: a prologue reduces along K")
     if [(o.dtype, o.shape) for o in program.operands] != [
         (indexed[n].dtype, indexed[n].shape) if n in indexed else None for n in prologue.operands
@@ -196,9 +223,9 @@ def _validate_load(load: Load, source: Operand | None, domain: Sequence[int], de
     if len(load.at) != len(source.shape) or load.dtype != source.dtype:
         raise ValueError(f"{load.result!r}: {len(load.at)} positions in {load.dtype} for {source.shape} {source.dtype}")
     for position, size in zip(load.at, source.shape, strict=True):
-        dims = [d for d, step in position.steps if 0 <= d < len(domain) and step]
-        if len(dims) != len(position.steps) or len(set(dims)) != len(dims):
-            raise ValueError(f"{load.result!r}: {position.steps} are not steps along distinct dimensions of {domain}")
+        if type(position) is not Position:
+            raise ValueError(f"{load.result!r}: a load reads at steps and values, not at {position}")
+        _validate_steps(load.result, replace(position, value=""), domain)
         if position.value and defined[position.value] not in ("i32", "i64"):
             raise ValueError(f"{load.result!r}: {position.value!r} is no position but {defined[position.value]}")
         if load.fill is None and not position.value and not position.surely_inside(size, domain):

@@ -27,7 +27,6 @@ from ..facts.realised import Known
 from ..facts.run import AGENT, GIVEN, CaseFacts, Matched, Request, SearchContext
 from ..facts.verdict import Verified
 from ..fusion import match
-from ..ir.program import ALL_DIAGONALS
 from ..judge.lacks import Lacks
 from ..judge.verify import VerifiedSubject, verified, with_memory
 from ..realise.compose import compose
@@ -440,4 +439,4 @@ def _only_spares(case: CaseFacts) -> bool:
 
 def _has_zeros(pattern: Pattern) -> bool:
     product = pattern.program.product
-    return product is not None and product.zeros != (ALL_DIAGONALS, ALL_DIAGONALS)
+    return product is not None and bool(product.left.within or product.right.within)

@@ -50,7 +50,7 @@ _UNLIMITED = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class ModelAccess:
     """How others are reached: where a model's keys are, and whether to wait for what takes its time, a model's reply or
     the answer of another machine."""
 
@@ -58,7 +58,7 @@ class Access:
     wait: bool = True
 
 
-_NOBODY = Access(keys=lambda names: None)
+_NOBODY = ModelAccess(keys=lambda names: None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class Finished:
 def optimize(
     problem: Problem, *, places: Places, strategy: str, budget_s: float, seed: int, say: Say,
     sanitize: bool | None = None, timing: Timing = _USUAL, model: ModelChoice | None = None,
-    limits: Limits = _UNLIMITED, access: Access = _NOBODY, evaluator: str = "", without: Sequence[str] = (),
+    limits: Limits = _UNLIMITED, access: ModelAccess = _NOBODY, evaluator: str = "", without: Sequence[str] = (),
     algebra: bool = True,
 ) -> Finished:  # fmt: skip
     """A new run in `places.out`; UserError if that folder already holds a run of which something came, or for a fault
@@ -159,7 +159,7 @@ def begun(places: Places) -> Problem | None:
         return request.problem if request is not None and ledger.count() else None
 
 
-def resume(*, places: Places, say: Say, access: Access = _NOBODY) -> Finished:
+def resume(*, places: Places, say: Say, access: ModelAccess = _NOBODY) -> Finished:
     """Continue the run in `places.out` from its journal; a finished run is handed over again without any work."""
     if not places.journal.exists():
         raise UserError(
@@ -181,7 +181,7 @@ def resume(*, places: Places, say: Say, access: Access = _NOBODY) -> Finished:
         return _carry_on(request, ledger=ledger, places=places, say=say, access=access)
 
 
-def _carry_on(request: Request, *, ledger: Ledger, places: Places, say: Say, access: Access) -> Finished:
+def _carry_on(request: Request, *, ledger: Ledger, places: Places, say: Say, access: ModelAccess) -> Finished:
     context = ledger.context()
     machine = context.machine if context else None
     with _bench(request, ledger=ledger, places=places, say=say, machine=machine, wait=access.wait) as bench:
@@ -241,7 +241,7 @@ def _driven(context: SearchContext, strategy: Strategy, *, ledger: Ledger, execu
 class _Executor:
     """Who carries out the moves of a run: the model, opened when it is first asked, and the bench."""
 
-    def __init__(self, request: Request, bench: Evaluator | Remote, access: Access = _NOBODY) -> None:
+    def __init__(self, request: Request, bench: Evaluator | Remote, access: ModelAccess = _NOBODY) -> None:
         self._request, self._bench, self._access = request, bench, access
         self._model: Model | None = None
 

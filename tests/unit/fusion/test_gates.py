@@ -59,7 +59,7 @@ def test_both_products_are_one_kernel_and_neither_is_written(function: Callable[
     (gate,) = [p for p in matched.patterns if len(p.program.products) == 2]
     program = gate.program
     assert program.domain == (6, 4) and [o.shape for o in program.operands[:3]] == [(6, 10), (10, 4), (10, 4)]
-    assert {p.left for p in program.products} == {"x0"}, "x comes once"
+    assert {p.left.operand for p in program.products} == {"x0"}, "x comes once"
     recipe = tuple(Choice(pattern=p.id, point=()) for p in matched.patterns)
     assert [c.pattern for c in without_idle([matched.patterns], recipe)] == [gate.id], "others have nothing to do"
     assert len(matched.patterns) > 1, "but stay for whoever leaves it out"

@@ -16,7 +16,9 @@ from tilewright.facts.pattern import Pattern
 from tilewright.facts.space import Space
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
+from tilewright.ir.access import each_of
 from tilewright.ir.graph import Graph
+from tilewright.realise.gemm.shape import matrices
 
 
 def rand(*shape: int) -> Tensor:
@@ -143,7 +145,7 @@ def test_what_follows_may_be_broadcast_over_a_part_of_rows_of_columns_or_of_a_ba
     """Each is held against the module in float64 (see `fused`)."""
     by_title = {(p.title, p.program.domain): p.program for p in products(function, *args)}
     assert (title, domain) in by_title, list(by_title)
-    assert [(o.shape, o.each) for o in by_title[title, domain].operands if o.each] == partly
+    assert [(o.shape, each_of(o.at)) for o in by_title[title, domain].operands if o.at] == partly
 
 
 def test_it_is_tuned_by_itself() -> None:
@@ -238,9 +240,9 @@ SQUARE, MORE = rand(8, 8), rand(8, 8) * 2
 )  # fmt: skip
 def test_where_a_factor_has_zeros_is_known_where_algebra_leaves_them_out(function: Any, args: Any, zeros: Any) -> None:
     """The interpreter takes what lies outside of the diagonals for zero, and gives what the module gives."""
-    found = [p.program.product for p in fused(function, *args, sparing=True).patterns if p.program.product]
+    found = [matrices(p.program) for p in fused(function, *args, sparing=True).patterns if p.program.product]
     assert zeros in {p.zeros for p in found} and len({p.zeros == (ALL, ALL) for p in found}) == 1
-    plain = [p.program.product for p in fused(function, *args).patterns if p.program.product]
+    plain = [matrices(p.program) for p in fused(function, *args).patterns if p.program.product]
     assert {p.zeros for p in plain} == {(ALL, ALL)}
 
 
@@ -277,4 +279,4 @@ def test_of_a_product_no_more_is_made_than_anybody_reads(function: Any, args: An
     """The interpreter puts what is wrong elsewhere."""
     found = [p.program for p in fused(function, *args).patterns if p.program.product]
     alone = [p for p in found if len(p.operands) == 2 and not p.product.prologues]
-    assert wanted in [p.product.wanted for p in alone]
+    assert wanted in [matrices(p).wanted for p in alone]

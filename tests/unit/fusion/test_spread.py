@@ -18,6 +18,7 @@ from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.ir.validation import validate
 from tilewright.realise.case_code import case_code
+from tilewright.realise.gemm.shape import matrices
 
 
 def found(name: str, dtype: torch.dtype = torch.float32) -> Pattern:
@@ -89,6 +90,6 @@ def test_heads_that_lie_behind_rows_are_read_where_they_lie_too() -> None:
     args = torch.randn(1, 136, 512), torch.randn(1, 264, 128)
     matched = match(trace(Applies(forward), args, {}), unsupported=cuda.unsupported, space=cuda.space)
     (pattern,) = matched.patterns
-    assert pattern.program.product is not None and pattern.program.product.each == (1, 4)
+    assert matrices(pattern.program).each == (1, 4)
     left, right = pattern.program.operands
     assert (left.shape, left.order, right.shape) == ((8, 136, 64), (1, 0, 2), (2, 64, 264))

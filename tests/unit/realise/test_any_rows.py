@@ -20,7 +20,8 @@ from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Target, Work
 from tilewright.facts.run import CaseFacts
 from tilewright.frontend.rows import traced
-from tilewright.ir.program import Position, Program
+from tilewright.ir.access import Position
+from tilewright.ir.program import Program
 from tilewright.realise.compose import compose
 from tilewright.run.evaluator import found_patterns
 from tilewright.run.optimize import write_candidate

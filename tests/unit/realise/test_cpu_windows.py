@@ -18,7 +18,8 @@ from fakes.program_interpreter import GraphRun
 from fakes.realisers import cpu
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.ir.program import Load, Operand, Output, Position, Program, Statement
+from tilewright.ir.access import Position
+from tilewright.ir.program import Load, Operand, Output, Program, Statement
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.one_in(3)]
 INF, NAN = float("inf"), float("nan")

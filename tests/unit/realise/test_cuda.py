@@ -14,7 +14,8 @@ from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.realisers import cuda
 from fakes.traced import only_program
-from tilewright.ir.program import Operand, Output, Position, Program, Statement
+from tilewright.ir.access import Position
+from tilewright.ir.program import Operand, Output, Program, Statement
 from tilewright.ir.schedule import schedule
 from tilewright.realise.rows.text import safe_names
 

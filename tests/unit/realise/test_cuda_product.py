@@ -28,6 +28,7 @@ from tilewright.kernels.cuda.gemm.host.fused import make_point
 from tilewright.realise.compose import compose
 from tilewright.realise.gemm import renderer as cuda_product
 from tilewright.realise.gemm.kept_diagonals import NO_ZEROS, kept_diagonals, share, steps_of
+from tilewright.realise.gemm.shape import matrices
 from tilewright.realise.gemm.time import work_ns
 from tilewright.run import training
 from tilewright.run.evaluator import found_patterns
@@ -434,13 +435,13 @@ def test_products_of_training_may_be_rounded_where_that_is_asked_for(monkeypatch
     monkeypatch.setattr(training, "PRODUCTS", True)
     for allow_tf32 in (False, True):
         products = [q for p in stepped(Gate(), allow_tf32=allow_tf32)[1].patterns for q in p.program.products]
-        assert products and {q.rounded for q in products} == {allow_tf32}
+        assert products and {q.allow_tf32 for q in products} == {allow_tf32}
     x = torch.randn(1024, 256, requires_grad=True)
     asked = Gradients(outputs=(0,), inputs=(0,), parameters=("inner.weight", "inner.bias"))
     facts = CaseFacts(inputs=(), outputs=(), graph=trace_training(Layer(), (x,), {}, [x], asked),
                       work=Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32"))  # fmt: skip
     (found,) = found_patterns((facts,), H200, allow_tf32=True)
-    assert {q.rounded for p in found.patterns for q in p.program.products} == {True}, "as the evaluator asks"
+    assert {q.allow_tf32 for p in found.patterns for q in p.program.products} == {True}, "as the evaluator asks"
 
 
 def test_a_linear_layer_and_gelu_become_one_kernel_that_compiles_for_hopper(tmp_path: Path) -> None:
@@ -534,7 +535,7 @@ def test_of_what_a_mask_hides_nothing_is_multiplied() -> None:
         space=cuda.space,
     )  # fmt: skip
     (program,) = (p.program for p in matched.patterns if p.kind == "product")
-    assert program.product is not None and program.product.wanted == kept_diagonals(program) == (None, 0)
+    assert matrices(program).wanted == kept_diagonals(program) == (None, 0)
     assert "diagonals=(None, 0)" in cuda.render(program, "fused", cuda.space(program).points[0])[0].text
 
 

@@ -37,7 +37,7 @@ def made(pattern: Pattern) -> dict[str, tuple[int, ...]]:
     """The factors that are made, with what their prologues reduce."""
     product = pattern.program.product
     assert product is not None
-    sides = {product.left: "left", product.right: "right"}
+    sides = {product.left.operand: "left", product.right.operand: "right"}
     return {sides[p.factor]: p.program.reduced for p in product.prologues}
 
 
@@ -131,7 +131,7 @@ def test_planes_of_bf16_and_factors_rounded_to_tf32_are_made_as_well(tmp_path: P
     assert (
         made(allow_tf32) == {"left": (1,)}
         and allow_tf32.program.product is not None
-        and allow_tf32.program.product.rounded
+        and allow_tf32.program.product.allow_tf32
     )
     for number, (pattern, split) in enumerate(((allow_tf32, "fp16x3"), (patterns(function, args)[-1], "bf16x6"))):
         module = load_fused(pattern.program, tmp_path / str(number))

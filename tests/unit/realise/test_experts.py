@@ -21,6 +21,7 @@ from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.kernels.cuda.gemm.host.grouped import GroupedProduct, grouped_grid
 from tilewright.kernels.cuda.gemm.host.plan import Point
+from tilewright.realise.gemm.shape import matrices
 
 ENDS = torch.tensor([100, 100, 350, 600, 640], dtype=torch.int32)
 
@@ -47,7 +48,7 @@ def test_a_mixture_of_experts_is_one_kernel_with_what_follows(tmp_path: Path) ->
     assert [(o.shape, o.dtype, o.indexed) for o in product.program.operands] == [
         ((640, 256), "bf16", True), ((5, 256, 512), "bf16", True), ((5,), "i32", True), ((640, 1), "bf16", False),
     ]  # fmt: skip
-    assert product.program.product is not None and product.program.product.ends == "x2"
+    assert matrices(product.program).ends == "x2"
     points = product.space.points
     assert all(product.space.holds(p) for p in points) and {dict(p)["split_k"] for p in points} == {1}
     assert {dict(p)["store"] for p in points} == {"direct"} and len(set(points)) == len(points)

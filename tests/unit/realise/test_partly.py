@@ -17,6 +17,7 @@ from fakes.realisers import cuda, gpu
 from tilewright.facts.pattern import Pattern
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
+from tilewright.ir.access import each_of
 from tilewright.ir.validation import validate
 
 pytestmark = pytest.mark.one_in(3)
@@ -35,7 +36,7 @@ def found(name: str, dtype: torch.dtype) -> Pattern:
 def test_they_are_read_in_the_kernel_of_the_product(name: str, dtype: torch.dtype) -> None:
     pattern = found(name, dtype)
     validate(pattern.program)
-    assert [(o.shape, o.each) for o in pattern.program.operands[2:]] == PARTLY[name][2]
+    assert [(o.shape, each_of(o.at)) for o in pattern.program.operands[2:]] == PARTLY[name][2]
     function, args = PARTLY[name][0], [a.double() if a.is_floating_point() else a for a in arguments(name)]
     run = GraphRun(
         trace(Applies(function), arguments(name), {}), Applies(function), patterns=[found(name, torch.float32)]

@@ -33,7 +33,7 @@ from tilewright.facts.codec import dumps, loads
 from tilewright.facts.pattern import Choice, Pattern, without_idle
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.ir.program import Product
+from tilewright.ir.program import Contraction
 from tilewright.ir.validation import validate
 from tilewright.kernels.cuda.gemm.epilogue.epilogue import EpilogueStore
 from tilewright.kernels.cuda.gemm.host.plan import Point, make_grid
@@ -99,7 +99,7 @@ def test_a_scale_for_every_group_of_k(function: Callable[..., Any], group: int) 
     (prologue,) = whole.program.product.prologues if whole.program.product else ()
     assert len(prologue.program.domain) == 3 and len(prologue.made.shape) == 2
     wrong = replace(prologue, program=replace(prologue.program, domain=prologue.program.domain[::-1]))
-    body = tuple(replace(i, prologues=(wrong,)) if isinstance(i, Product) else i for i in whole.program.body)
+    body = tuple(replace(i, prologues=(wrong,)) if isinstance(i, Contraction) else i for i in whole.program.body)
     with pytest.raises(ValueError, match=r"x\d"):
         validate(replace(whole.program, body=body))
 

@@ -32,7 +32,7 @@ from tilewright.facts.problem import Target
 from tilewright.facts.run import Limits, Request, SearchContext, Timing
 from tilewright.facts.verdict import Verified
 from tilewright.run.evaluator import Places, Say
-from tilewright.run.optimize import Access, optimize, resume, write_candidate
+from tilewright.run.optimize import ModelAccess, optimize, resume, write_candidate
 from tilewright.run.remote import Remote
 from tilewright.run.session import Session, Terms
 from tilewright.run.worker import Visit, Worker
@@ -42,7 +42,7 @@ REPLIES = [
     f"IDEA: {name}\nFILE: model.py\n```python\nclass ModelNew: '{name}'\n```\n" for name in ("bad", "a", "b", "c")
 ]
 RATIO = {"a": 1.5, "b": 3.0, "c": 2.0}
-QUICK = Access(keys=lambda names: None, wait=False)
+QUICK = ModelAccess(keys=lambda names: None, wait=False)
 
 
 class Judging:
@@ -99,7 +99,7 @@ class Pair:
     def places(self) -> Places:
         return Places(out=self.folder / "run", cache=self.folder / "cache")
 
-    def ask(self, access: Access = QUICK) -> Stop | None:
+    def ask(self, access: ModelAccess = QUICK) -> Stop | None:
         """Begin the run or go on with it; None where it is pending."""
         try:
             with Ledger(self.places.journal) as ledger:

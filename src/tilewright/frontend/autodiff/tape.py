@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from tilewright.ir.access import Position
 from tilewright.ir.graph import Call, Node, Ref, Struct
-from tilewright.ir.program import Position
 
 from ..lowering.lower import Builder, Expr, Number, wide
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from string import ascii_letters
 
+from tilewright.ir.access import Position
 from tilewright.ir.graph import Node
-from tilewright.ir.program import Position
 
 from .lower import Builder, Expr
 

@@ -8,7 +8,7 @@ from math import prod
 
 import torch
 
-from tilewright.ir.program import Position
+from tilewright.ir.access import Position
 
 from .lower import FLOATS, Builder, Expr, Lowering, NotLowered
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tilewright.ir.access import Position
 from tilewright.ir.graph import VIEWS
-from tilewright.ir.program import POINTWISE, Position
+from tilewright.ir.program import POINTWISE
 
 from .loop import loop
 from .lower import Builder, Expr, Lowering, NotLowered, Number

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from tilewright.ir.access import Position
 from tilewright.ir.graph import Node
-from tilewright.ir.program import POINTWISE, Position
+from tilewright.ir.program import POINTWISE
 
 from .lower import Builder, Expr, NotLowered, Number
 

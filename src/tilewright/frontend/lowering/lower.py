@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from tilewright.ir.access import Position
 from tilewright.ir.graph import Node
-from tilewright.ir.program import DTYPE_BYTES, Position
+from tilewright.ir.program import DTYPE_BYTES
 
 DTYPES: dict[torch.dtype, str] = {
     torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16",

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tilewright.ir.program import Position
+from tilewright.ir.access import Position
 
 from .lower import FLOATS, TORCH_DTYPES, Builder, Expr, Lowering, NotLowered, Number, dtype_name
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tilewright.ir.program import Position
+from tilewright.ir.access import Position
 
 from .lower import FLOATS, Builder, Expr, Lowering, NotLowered, Number
 

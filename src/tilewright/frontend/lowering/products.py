@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import product as tuples
 from math import prod
 
+from tilewright.ir.access import Position
 from tilewright.ir.contraction import Letters, letters_of, letters_over, spelt_out
-from tilewright.ir.program import Position
 
 from .form import spread
 from .lower import FLOATS, Builder, Expr, Lowering, NotLowered, Number, memory_order

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tilewright.ir.program import Position
+from tilewright.ir.access import Position
 
 from .lower import Builder, Expr, Lowering, NotLowered, Number
 

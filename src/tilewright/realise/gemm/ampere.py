@@ -14,7 +14,7 @@ from ..realiser import Fit, Refused, refused
 from .kept_diagonals import NO_ZEROS, kept_diagonals
 from .points import KNOBS
 from .renderer import skeleton_files, unsupported
-from .shape import is_dual, is_grouped_gemm, is_plain, is_small_m, sizes
+from .shape import is_dual, is_grouped_gemm, is_plain, is_small_m, matrices, no_matrices, sizes
 from .text import fused_text
 from .tiles import turn
 
@@ -29,7 +29,7 @@ def fits(program: Program, device: Device) -> Fit | Refused:
     """See `realiser`."""
     if program.product is None or not device.architecture.startswith(_WITHOUT_TMA):
         return Refused("no product of matrices on a GPU without TMA", foreign=True)
-    return refused(_unsupported(program) or unsupported(program, device))
+    return refused(no_matrices(program) or _unsupported(program) or unsupported(program, device))
 
 
 def _unsupported(program: Program) -> str | None:
@@ -39,7 +39,7 @@ def _unsupported(program: Program) -> str | None:
         return "without TMA, a product in other types than fp16 and bf16"
     if program.reduced or is_dual(program) or is_grouped_gemm(program) or product.prologues or len(program.outputs) > 1:
         return "without TMA, a product with more than an elementwise epilogue"
-    if product.zeros != NO_ZEROS or kept_diagonals(program) != (None, None):
+    if matrices(program).zeros != NO_ZEROS or kept_diagonals(program) != (None, None):
         return "without TMA, a product of triangles or bands"
     return "without TMA, a product with a side of 64 or less" if is_small_m(program) else None
 

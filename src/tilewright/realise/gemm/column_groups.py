@@ -10,6 +10,7 @@ from ...ir.schedule import Schedule, schedule
 from ..float8 import rounded_once
 from ..rows.text import Lines, dict_of, dtypes_of, safe_names, sweeps_of
 from ..strength import reduced_in_strength
+from .shape import factors
 
 REDUCES = ("sum", "max", "min", "softmax_stats", "moments")
 LEAST_TOGETHER = 16  # columns; as in `gemm/groups.py`
@@ -22,8 +23,7 @@ def has_column_groups(program: Program) -> bool:
     product = program.product
     if product is None:
         return False
-    factors = (*program.operands, *(p.made for p in product.prologues))
-    return any(o.name == product.left and len(o.shape) < len(program.domain) for o in factors)
+    return len(factors(program)[0].shape) < len(program.domain)
 
 
 def is_row(program: Program) -> bool:

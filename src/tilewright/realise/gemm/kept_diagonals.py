@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, inf
 
-from ...ir.program import ALL_DIAGONALS, Diagonals, Program, Statement
+from ...ir.access import ALL_DIAGONALS, Diagonals
+from ...ir.program import Program, Statement
+from .shape import matrices
 
 Range = tuple[float, float]  # of diagonals, both ends included
 Kept = Diagonals
-Zeros = tuple[Diagonals, Diagonals]  # of both factors, as a Product has them
+Zeros = tuple[Diagonals, Diagonals]  # of both factors, as Matrices have them
 NO_ZEROS: Zeros = (ALL_DIAGONALS, ALL_DIAGONALS)
 _ALL, _NONE = (-inf, inf), (inf, -inf)
 _TURNED = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le"}
@@ -54,7 +56,7 @@ def kept_diagonals(program: Program) -> Kept:
         depends[item.result] = (min(r[0] for r in ranges), max(r[1] for r in ranges)) if ranges else _NONE
     if len(program.outputs) > 1:
         return None, None
-    first, last = program.product.wanted
+    first, last = matrices(program).wanted
     read = (-inf if first is None else first, inf if last is None else last)
     low, high = _both(depends[program.outputs[0].name], read)
     if low > high:

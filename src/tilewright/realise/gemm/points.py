@@ -14,7 +14,7 @@ from .column_groups import fits, has_column_groups, is_row
 from .kept_diagonals import NO_ZEROS, kept_diagonals
 from .prologues import takes_prologue
 from .reduced import BLOCK
-from .shape import factors, is_dual, is_grouped_gemm, is_k_major, is_plain, is_small_m, is_tf32, sizes
+from .shape import factors, is_dual, is_grouped_gemm, is_k_major, is_plain, is_small_m, is_tf32, matrices, sizes
 from .small_m import is_mixed_input, small_m_points, small_m_space
 from .tiles import KERNEL, bare_points, is_bare, turn
 from .time import DEPTH, work_ns
@@ -196,13 +196,12 @@ def ranked_points(program: Program, device: Device) -> list[tuple[float, Point]]
     """All points, in the order in which the model has them, with its time of each."""
     k = sizes(program)[3]
     split = factors(program)[0].dtype == "f32"
-    assert program.product is not None
     takes_ns = _model(program, device)
     batch = sizes(program)[0]
     shared = any(x.shape[0] not in (1, batch) for x in factors(program)) if len(program.domain) > 2 else False
     # Of a triangle's parts of K some are empty, and the longest tile is as long; exponents of parts of K are a batch's
     # own, those of a factor that serves several are not.
-    whole = program.product.zeros != NO_ZEROS or (split and shared)
+    whole = matrices(program).zeros != NO_ZEROS or (split and shared)
     ranked: list[tuple[float, int, Point]] = []
     streams = _streams(program) if split and not is_tf32(program) else ()
     flat = split and k >= _FLAT_K
@@ -228,10 +227,9 @@ def _points_of_stretches(program: Program) -> tuple[Point, ...]:
 def _model(program: Program, device: Device) -> Callable[[Point], float]:
     """Its time at a point, in ns."""
     batch, m, n, k = sizes(program)
-    assert program.product is not None
     of_program = partial(
         work_ns, batch, m, n, k, fp32=factors(program)[0].dtype == "f32", rounded=is_tf32(program),
-        kept=(None, None) if program.reduced else kept_diagonals(program), zeros=program.product.zeros,
+        kept=(None, None) if program.reduced else kept_diagonals(program), zeros=matrices(program).zeros,
         along=is_k_major(program), device=device,
     )  # fmt: skip
 
@@ -276,8 +274,7 @@ def _points(program: Program, device: Device) -> tuple[Point, ...]:
 
 def _streamed_in_k(program: Program, device: Device) -> tuple[Point, ...]:
     """Of fp32 the points by stream-K that the model has before all others, by so much that it may be believed."""
-    assert program.product is not None
-    zeros, kept = program.product.zeros, kept_diagonals(program)
+    zeros, kept = matrices(program).zeros, kept_diagonals(program)
     if sizes(program)[3] < _STREAM_K_LEAST or kept != (None, None) or zeros != NO_ZEROS:
         return ()
     takes_ns = _model(program, device)

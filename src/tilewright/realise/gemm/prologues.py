@@ -11,6 +11,7 @@ from ...ir.schedule import schedule
 from ..float8 import computes_in_float8
 from ..rows.text import Lines, dict_of, dtypes_of, safe_names, sweeps_of, tensors
 from ..strength import reduced_in_strength
+from .shape import is_grouped_gemm
 from .small_m import in_fp32
 
 REDUCES = ("sum", "max", "min", "softmax_stats", "moments")
@@ -23,7 +24,7 @@ _MOST_SWEEPS = 2
 def prologue_of(program: Program, side: str) -> Prologue | None:
     """What makes the `left` or the `right` factor of this product, if anything does."""
     assert program.product is not None
-    name = getattr(program.product, side)
+    name = getattr(program.product, side).operand
     return next((p for p in program.product.prologues if p.factor == name), None)
 
 
@@ -33,10 +34,10 @@ def no_prologue(program: Program) -> str | None:
     assert product is not None
     if not product.prologues:
         return None
-    if product.dtype != "f32" or product.ends:
+    if product.dtype != "f32" or is_grouped_gemm(program):
         return "factors that nothing splits, so that nothing could compute them on their way in"
     for prologue in product.prologues:
-        why = _unmakable(prologue.program, along=-1 if prologue.factor == product.left else -2)
+        why = _unmakable(prologue.program, along=-1 if prologue.factor == product.left.operand else -2)
         if why is not None:
             return why
     return None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ...ir.program import Operand, Output, Program, Reduction, Statement
 from ...ir.schedule import schedule
 from ..strength import reduced_in_strength
+from .column_groups import without_product
 
 BLOCK = 64  # columns; `gemm/blocks.py` has the same
 # The components of a reduction's state over a block; see `gemm/blocks.py`.
@@ -41,9 +42,7 @@ def blocked(program: Program) -> Blocked | None:
     """Both; None where a row would have to be read a second time, or something is reduced that has no state."""
     product = program.product
     assert product is not None
-    whole = Operand(name=product.result, dtype="f32", shape=program.domain)
-    others = tuple(o for o in program.operands if not o.indexed)
-    rest = replace(program, operands=(whole, *others), body=tuple(i for i in program.body if i is not product))
+    rest = without_product(program)
     cut = schedule(rest)
     if len(cut.passes) != 1 or cut.element_outputs or any(r.op not in STATES for r in cut.passes[0].reductions):
         return None

@@ -17,7 +17,19 @@ from .column_groups import has_column_groups, is_row, no_column_groups
 from .points import EIGHT_BITS, FAR, LEAST_K, TMA_BYTES, is_thin, ranked_points, reducing_points, space, thin_points
 from .prologues import no_prologue
 from .reduced import blocked
-from .shape import SMALL_M, factors, is_dual, is_grouped_gemm, is_k_major, is_plain, is_small_m, is_tf32, line_of, sizes
+from .shape import (
+    SMALL_M,
+    factors,
+    is_dual,
+    is_grouped_gemm,
+    is_k_major,
+    is_plain,
+    is_small_m,
+    is_tf32,
+    line_of,
+    no_matrices,
+    sizes,
+)
 from .small_m import is_mixed_input, no_mixed_input
 from .text import fused_text, reduced_texts
 from .time import FITTED, Rates, copies_ns, least_ns
@@ -48,7 +60,7 @@ def fits(program: Program, device: Device) -> Fit | Refused:
         return Refused("no product of matrices", foreign=True)
     if device.architecture != FITTED.architecture:
         return Refused(f"the product's skeleton needs {FITTED.architecture} (TMA and wgmma)")
-    return refused(unsupported(program, device))
+    return refused(no_matrices(program) or unsupported(program, device))
 
 
 def points(program: Program, device: Device) -> Space:
@@ -126,7 +138,7 @@ def _is_copied_for_long(program: Program, device: Device) -> bool:
         return False
     item = DTYPE_BYTES[left.dtype]
     named = {o.name: o for o in program.operands}
-    read = [named[p] for p in (left.name, *(p.right for p in program.products)) if p in named]
+    read = [named[p] for p in (left.name, *(p.right.operand for p in program.products)) if p in named]
     anywhere = [o for o in read if line_of(o) * item % TMA_BYTES and line_of(o) < prod(o.shape)]  # not of one line
     if not anywhere:
         return False
@@ -141,7 +153,7 @@ def _is_copied_for_long(program: Program, device: Device) -> bool:
 def _no_dual(program: Program) -> str | None:
     """Why both products of a dual GEMM are better made by kernels of their own."""
     named = {o.name: o for o in program.operands}
-    right, beside = (named[p.right] for p in program.products)
+    right, beside = (named[p.right.operand] for p in program.products)
     if len(program.domain) > 2 or right.dtype not in _TYPES or is_grouped_gemm(program):
         return "a gated pair in eight bits, or of batches"
     if sizes(program)[3] < LEAST_K:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...ir.matrices import Matrices, factors_of, matrices_of
 from ...ir.program import Operand, Program
 
 # A side of so much makes a product small-M: in 16 bits it takes as long as the large matrix takes to come.
@@ -19,8 +20,28 @@ def sizes(program: Program) -> tuple[int, int, int, int]:
 def factors(program: Program) -> tuple[Operand, Operand]:
     """Both matrices; of one that is made on its way in, what it would be as an operand."""
     assert program.product is not None
-    named = {o.name: o for o in program.operands} | {p.factor: p.made for p in program.product.prologues}
-    return named[program.product.left], named[program.product.right]
+    return factors_of(program, program.product)
+
+
+def no_matrices(program: Program) -> str | None:
+    """Why the program's contraction is no product of whole matrices; None if it is one."""
+    assert program.product is not None
+    if matrices_of(program, program.product) is not None:
+        return None
+    moved = [
+        {d < len(program.domain) for d, _ in p.steps} for p in (*program.product.left.at, *program.product.right.at)
+    ]
+    if {True, False} in moved:
+        return "a contraction over windows of an operand, as a convolution is"
+    return "a contraction that is no product of whole matrices, or of batches of them"
+
+
+def matrices(program: Program) -> Matrices:
+    """What the accesses say of both matrices; the program `fits`."""
+    assert program.product is not None
+    found = matrices_of(program, program.product)
+    assert found is not None
+    return found
 
 
 def is_dual(program: Program) -> bool:
@@ -30,12 +51,12 @@ def is_dual(program: Program) -> bool:
 
 def is_tf32(program: Program) -> bool:
     """Whether factors in fp32 are rounded to TF32's bits."""
-    return program.product is not None and program.product.rounded
+    return program.product is not None and program.product.allow_tf32
 
 
 def is_grouped_gemm(program: Program) -> bool:
     """Whether rows lie in stretches, each with a matrix of its own."""
-    return program.product is not None and bool(program.product.ends)
+    return program.product is not None and bool(matrices(program).ends)
 
 
 def line_of(operand: Operand) -> int:

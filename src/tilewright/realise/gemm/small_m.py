@@ -96,7 +96,7 @@ def no_mixed_input(program: Program) -> str | None:
     ):
         return "factors of 16 bits that no skinny product makes on their way in"
     _, m, n, k = sizes(program)
-    if len(product.prologues) > 1 or product.prologues[0].factor != (product.right if m < n else product.left):
+    if len(product.prologues) > 1 or product.prologues[0].factor != (product.right if m < n else product.left).operand:
         return "a small factor that is made on its way in"
     if k % _LINE:
         return f"a factor made of eight bits, K being no multiple of {_LINE}"

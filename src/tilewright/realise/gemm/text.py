@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...facts.space import Point
+from ...ir.access import each_of
 from ...ir.program import Operand, Output, Program, Statement
 from ..float8 import rounded_once
 from ..rows.text import RUN_OP, Lines, safe_names, tensors
@@ -13,7 +14,7 @@ from .column_groups import column_group_texts, has_column_groups
 from .kept_diagonals import NO_ZEROS, kept_diagonals
 from .prologues import prologue_of, prologue_texts
 from .reduced import blocked, blocks_of
-from .shape import factors, is_tf32, sizes
+from .shape import factors, is_tf32, matrices, sizes
 
 PRODUCTS = ("product", "product_1")  # as epilogues name them (gemm/finish.py)
 _TEXT = (
@@ -157,15 +158,15 @@ def fused_text(program: Program, name: str, settings: Point, *, architecture: st
     product = program.product
     assert product is not None
     kept = kept_diagonals(program)
-    ends = next((o for o in program.operands if o.name == product.ends), None)
-    beside = next((o for o in program.operands if o.name in [p.right for p in program.products[1:]]), None)
+    ends = next((o for o in program.operands if o.name == matrices(program).ends), None)
+    beside = next((o for o in program.operands if o.name in [p.right.operand for p in program.products[1:]]), None)
     more = (name for name, operand in (("beside", beside), ("ends", ends)) if operand)
     first = (*_read(program, "left", "right"), *more)
     imports, made, before = prologue_texts(program)
     before += _zeros(program)
     program = safe_names(reduced_in_strength(rounded_once(_epilogue(program))))
     others = [o for o in program.operands if o.name not in PRODUCTS]
-    partly = [(o.name, o.each) for o in others if o.each]
+    partly = [(o.name, each_of(o.at)) for o in others if o.at]
     output, *further = program.outputs
     body = [item for item in program.body if isinstance(item, Statement)]
     results = [o.name for o in program.outputs]
@@ -177,7 +178,7 @@ def fused_text(program: Program, name: str, settings: Point, *, architecture: st
         left_spec=_spec(left), right_spec=_spec(right),
         operands=tensors(others), output=_spec(output),
         further=f"\n    further=({tensors(further)}\n    )," if further else "",
-        rounded="\n    rounded=True," if product.rounded else "",
+        rounded="\n    rounded=True," if product.allow_tf32 else "",
         diagonals="" if kept == (None, None) else f"\n    diagonals={kept!r},",
         ends=f"\n    ends={_spec(ends)}" if ends else "", knobs=repr(dict(settings)),
         beside=f"\n    beside={_spec(beside)}" if beside else "",
@@ -210,7 +211,7 @@ def _read(program: Program, left: str = "", right: str = "") -> tuple[str, ...]:
     product = program.product
     assert product is not None
     found: list[str] = []
-    for side, own, told in (("left", product.left, left), ("right", product.right, right)):
+    for side, own, told in (("left", product.left.operand, left), ("right", product.right.operand, right)):
         prologue = prologue_of(program, side)
         found += prologue.operands if prologue else (told or own,)
     return tuple(found)
@@ -219,10 +220,9 @@ def _read(program: Program, left: str = "", right: str = "") -> tuple[str, ...]:
 def _zeros(program: Program) -> str:
     """The arguments of the ProductSpec that say between which diagonals of factors there are elements, and for how many
     of a batch each of their matrices is."""
-    assert program.product is not None
-    found, each = program.product.zeros, program.product.each
-    zeros = "" if found == NO_ZEROS else f"\n    zeros={found!r},"
-    return zeros + ("" if each == (1, 1) else f"\n    each={each!r},")
+    of = matrices(program)
+    zeros = "" if of.zeros == NO_ZEROS else f"\n    zeros={of.zeros!r},"
+    return zeros + ("" if of.each == (1, 1) else f"\n    each={of.each!r},")
 
 
 def _spec(tensor: Operand | Output) -> str:

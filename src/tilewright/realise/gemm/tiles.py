@@ -14,7 +14,7 @@ from ...facts.device import Device
 from ...facts.space import Point, point
 from ...ir.program import Program
 from .kept_diagonals import NO_ZEROS, kept_diagonals
-from .shape import is_grouped_gemm, is_k_major, is_plain, sizes
+from .shape import is_grouped_gemm, is_k_major, is_plain, matrices, sizes
 from .time import DEPTH
 
 KERNEL: dict[str, str | int] = {
@@ -46,10 +46,9 @@ def turn(tile: str, cluster: str, store: str, schedule: str = "pingpong") -> Poi
 
 def is_bare(program: Program) -> bool:
     """Whether it is a whole product in 16 bits, with nothing beside it that its epilogue reads."""
-    assert program.product is not None
     if not is_plain(program) or program.reduced or is_grouped_gemm(program) or len(program.operands) > 2:
         return False
-    return kept_diagonals(program) == (None, None) and program.product.zeros == NO_ZEROS
+    return kept_diagonals(program) == (None, None) and matrices(program).zeros == NO_ZEROS
 
 
 def bare_points(program: Program, device: Device) -> tuple[Point, ...]:

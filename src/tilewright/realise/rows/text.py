@@ -8,7 +8,8 @@ from dataclasses import replace
 from math import isfinite, isnan
 
 from ...facts.space import Point
-from ...ir.program import Load, Operand, Output, Plain, Position, Product, Program, Reduction, Scan, Statement
+from ...ir.access import Position
+from ...ir.program import Contraction, Load, Operand, Output, Plain, Program, Reduction, Scan, Statement
 from ...ir.schedule import Schedule, rank_schedule, scan_schedule, schedule
 from ..float8 import rounded_once
 from ..strength import reduced_in_strength, shares
@@ -90,9 +91,10 @@ def safe_names(program: Program) -> Program:
         new[name] = fresh
         taken.add(fresh)
 
-    def body(item: Plain | Reduction | Scan | Product) -> Plain | Reduction | Scan | Product:
-        if isinstance(item, Product):
-            return replace(item, result=new[item.result], left=new[item.left], right=new[item.right])
+    def body(item: Plain | Reduction | Scan | Contraction) -> Plain | Reduction | Scan | Contraction:
+        if isinstance(item, Contraction):
+            left, right = (replace(x, operand=new[x.operand]) for x in (item.left, item.right))
+            return replace(item, result=new[item.result], left=left, right=right)
         if isinstance(item, Reduction):
             return replace(item, results=tuple(new[r] for r in item.results), arg=new[item.arg])
         if isinstance(item, Load):

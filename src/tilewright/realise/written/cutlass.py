@@ -24,6 +24,7 @@ from tilewright.facts.pattern import Bind, Choice, Match, Pattern, Recipe, Writt
 from tilewright.ir.graph import Graph
 from tilewright.ir.program import Operand, Program, Statement
 
+from ..gemm.shape import matrices, no_matrices
 from ..subproblem_code import NotAlone, arguments
 from ..torch_code import TORCH_DTYPES
 
@@ -103,16 +104,16 @@ class _Leaf:
 def _candidate(graph: Graph, pattern: Pattern, headers: str) -> Candidate:
     program, site = pattern.program, pattern.matches[0]
     product = program.product
-    if product is None or program.reduced or (product.dtype == "f32" and not product.rounded):
+    if product is None or program.reduced or (product.dtype == "f32" and not product.allow_tf32):
         raise _Refused("fp32's own accuracy")
     if product.prologues:
         raise _Refused("factors that are made on their way in")
-    if product.each != (1, 1) or any(o.each for o in program.operands):
+    if no_matrices(program) or matrices(program).each != (1, 1) or any(o.at for o in program.operands):
         raise _Refused("what is broadcast over a part of a batch, or of rows")
     if len(program.products) > 1 or len(program.outputs) > 1:
         raise _Refused("a gated pair, or several results")
     named = {o.name: o for o in program.operands}
-    left, right = named[product.left], named[product.right]
+    left, right = named[product.left.operand], named[product.right.operand]
     others = [o for o in program.operands if o not in (left, right)]
     *batch, m, n = program.domain
     if left.shape[:-2] != right.shape[:-2]:

@@ -20,8 +20,9 @@ from fakes.traced import only_program
 from tilewright.frontend.lowering import gather as lower_gather
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
+from tilewright.ir.access import Position
 from tilewright.ir.graph import Graph
-from tilewright.ir.program import Load, Operand, Output, Position, Program, Reduction
+from tilewright.ir.program import Load, Operand, Output, Program, Reduction
 from tilewright.ir.validation import validate
 from tilewright.realise.rows.ragged import stretch_of
 from tilewright.realise.torch_code import expression

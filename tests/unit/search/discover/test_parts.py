@@ -10,7 +10,8 @@ from tilewright.facts.pattern import Match, Pattern
 from tilewright.facts.problem import Work
 from tilewright.facts.space import Space
 from tilewright.ir.graph import Call, Graph, Node, Ref
-from tilewright.ir.program import Operand, Output, Product, Program
+from tilewright.ir.matrices import product_of
+from tilewright.ir.program import Operand, Output, Program
 from tilewright.search.discover import owners, parts
 
 MACHINE = Machine(
@@ -81,13 +82,12 @@ def test_parts_stand_in_the_order_of_what_they_can_win() -> None:
 
 
 def test_the_floor_of_a_product_counts_its_flops() -> None:
+    left = Operand(name="l", dtype="f32", shape=(8, 100), indexed=True)
+    right = Operand(name="r", dtype="f32", shape=(100, 4), indexed=True)
     program = Program(
         domain=(8, 4),
-        operands=(
-            Operand(name="l", dtype="f32", shape=(8, 100), indexed=True),
-            Operand(name="r", dtype="f32", shape=(100, 4), indexed=True),
-        ),
-        body=(Product(result="y", left="l", right="r", dtype="f32"),),
+        operands=(left, right),
+        body=(product_of("y", left, right, domain=(8, 4), dtype="f32"),),
         outputs=(Output(name="y", dtype="f32", shape=(8, 4)),),
     )
     found = Pattern(id="p", title="mm", kind="product", nodes=(), program=program, space=Space(knobs=(), points=((),)))
