@@ -56,8 +56,8 @@ def under(realiser: Any, *, digest: str) -> SimpleNamespace:
 
 def test_each_target_has_its_own_and_products_of_matrices_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda, cpu = dict(skeleton_digests("cuda")), dict(skeleton_digests("cpu"))
-    assert sorted(cuda) == ["kernels", "products"] and list(cpu) == ["kernels"]
-    assert len({*cuda.values(), *cpu.values()}) == 3
+    assert cuda.keys() >= {"kernels", "products"} and "kernels" in cpu
+    assert len({*cuda.values(), *cpu.values()}) == len(cuda) + len(cpu)
     more = under(gemm, digest="convolutions")
     monkeypatch.setattr(digests, "REALISERS", (*REALISERS, more))
     grown = dict(skeleton_digests.__wrapped__("cuda"))
