@@ -205,7 +205,7 @@ def winner_of(pattern: Pattern, tuned: Tuned, here: Machine) -> Winner | None:
     versions = {"tilewright": VERSION, **dict(skeleton_digests("cuda"))}
     return Winner(
         target="cuda", device=here.device, shape_class=pattern.shape_class, title=pattern.title, point=point,
-        toolchain=toolchain(here, tilewright=made_by(pattern, versions)), tried=tuned.points,
+        toolchain=toolchain(here, tilewright=made_by(pattern, versions, device_of(here))), tried=tuned.points,
         floor_share=here.floor_ns(work) / time_ns.mid, found_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )  # fmt: skip
 

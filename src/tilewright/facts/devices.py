@@ -88,6 +88,10 @@ DEVICES = {
     ),
 }  # fmt: skip
 
+ARCHITECTURES: dict[str, tuple[str, ...]] = {  # by target
+    "cuda": tuple(dict.fromkeys(d.architecture for d in DEVICES.values())), "cpu": ("x86-64",),
+}  # fmt: skip
+
 
 def alike(device: Device) -> tuple[str, ...]:
     """The names of other GPUs of the table that are of its architecture."""

@@ -6,39 +6,36 @@ import ast
 import functools
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Mapping
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 
 from ..facts.problem import Target
+from .table import REALISERS
 
-_RENDERERS = {"cuda": ("rows/text.py",), "cpu": ("cpu/renderer.py", "cpu/source.py", "cpu/text.py")}
-_OF_ALL = ("ops.py", "store.py")
 _LOOK_ON = ("ahead.py", "cache.py", "cubin.py", "demand.py")  # they look at what was compiled, or keep it
 
 
 @functools.cache
 def skeleton_digests(target: Target) -> tuple[tuple[str, str], ...]:
-    """By name, a digest of what makes kernels for the target: `kernels` of all but products of matrices, `products` of
-    these with what they share. Comments, docstrings and white space count for nothing."""
-    kernels, here = files("tilewright.kernels"), files(__package__)
-    own = [*map(kernels.joinpath, _OF_ALL), *map(here.joinpath, _RENDERERS[target]), *_in(kernels.joinpath(target))]
-    products = [here.joinpath("gemm", "points.py"), *_in(kernels.joinpath("cuda", "gemm"))] if target == "cuda" else []
-    return ("kernels", _digest(own)), ("products", _digest(own + products))
+    """By the name that realisers of the target give it, a digest of what makes their kernels: the skeletons that
+    candidates carry, and what writes the text around them. Comments, docstrings and white space count for nothing."""
+    sources: dict[str, dict[str, str]] = {}
+    for realiser in (r for r in REALISERS if r.target == target):
+        written = {name: files(__package__).joinpath(name).read_text(encoding="utf-8") for name in realiser.writers}
+        carried = {f.path: f.text for f in realiser.skeleton_files() if _is_of_kernels(f.path)}
+        sources.setdefault(realiser.digest, {}).update(written | carried)
+    return tuple((name, _digest(sources[name])) for name in sorted(sources))
 
 
-def _in(folder: Traversable) -> Iterable[Traversable]:
-    """Its files, and those of its folders but `gemm`."""
-    for file in folder.iterdir():
-        if file.is_dir() and file.name not in ("gemm", "__pycache__"):
-            yield from _in(file)
-        elif file.name.endswith((".py", ".h")) and file.name not in _LOOK_ON:
-            yield file
+def _is_of_kernels(path: str) -> bool:
+    """Whether a skeleton's text may change what a kernel is, or how it is launched."""
+    _, folder, *rest = path.split("/")
+    return rest[-1] not in _LOOK_ON if rest else folder in ("ops.py", "store.py")
 
 
-def _digest(sources: Iterable[Traversable]) -> str:
-    texts = [(f.name, meaning(f.name, f.read_text(encoding="utf-8"))) for f in sources]
-    return hashlib.sha256("\0".join(part for pair in sorted(texts) for part in pair).encode()).hexdigest()[:12]
+def _digest(texts: Mapping[str, str]) -> str:
+    meanings = [(name := path.rpartition("/")[2], meaning(name, text)) for path, text in texts.items()]
+    return hashlib.sha256("\0".join(part for pair in sorted(meanings) for part in pair).encode()).hexdigest()[:12]
 
 
 def meaning(name: str, text: str) -> str:

@@ -17,9 +17,11 @@ from ..ir.program import Program
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """A realiser makes the program on the device. `any_rows`: one kernel takes any number of rows, not only as many as
-    the program says."""
+    the program says. `ranked`: its points are in the order of a model of its own, since bytes say nothing of their
+    times."""
 
     any_rows: bool = False
+    ranked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,14 @@ class Realiser(Protocol):
     def target(self) -> Target:
         """The target that its kernels run on."""
 
+    @property
+    def digest(self) -> str:
+        """The name of the digest under which winners are kept; realisers of the same skeletons share one."""
+
+    @property
+    def writers(self) -> tuple[str, ...]:
+        """The files of `realise/` that decide what its kernels are, beside `skeleton_files`."""
+
     def fits(self, program: Program, device: Device) -> Fit | Refused:
         """Whether it makes the program on the device, or why not."""
 
@@ -51,9 +61,9 @@ class Realiser(Protocol):
         """The files that rendered ones share, under `tilewright_kernels/`; realisers may share some, with one text."""
 
 
-def refused(why: str | None, *, any_rows: bool = False) -> Fit | Refused:
+def refused(why: str | None, *, any_rows: bool = False, ranked: bool = False) -> Fit | Refused:
     """A Refused for this reason, or a Fit where there is none."""
-    return Fit(any_rows=any_rows) if why is None else Refused(why)
+    return Fit(any_rows=any_rows, ranked=ranked) if why is None else Refused(why)
 
 
 def copied(paths: Sequence[str]) -> tuple[SourceFile, ...]:

@@ -44,6 +44,16 @@ class Realisers:
         found = self.fits(program)
         return isinstance(found, Fit) and found.any_rows
 
+    def is_ranked(self, program: Program) -> bool:
+        """Whether the points are in the order of a model of the realiser's own, which bytes must not change."""
+        found = self.fits(program)
+        return isinstance(found, Fit) and found.ranked
+
+    def digest(self, program: Program) -> str:
+        """The name of the digest of what makes the program (see digests.py); "" where no realiser fits."""
+        found = self._first(program)
+        return "" if isinstance(found, Refused) else found[0].digest
+
     def render(self, program: Program, name: str, point: Point) -> tuple[SourceFile, ...]:
         """`NAME.py` and what it needs of its own. Raises ValueError where no realiser fits."""
         return self._of(program).render(program, name, point, self.device)

@@ -32,18 +32,20 @@ def foreseen(
 ) -> tuple[Matched, ...]:  # fmt: skip
     """The same patterns with the points that are worth measuring, the likeliest first; those in `known`, whose winner
     is remembered, as they are. What is compiled for the device is kept in `folder`, and `objects` learns
-    of it. Not `tuned`, nobody will measure them: of a product, whose points its skeleton has in order, the first alone
-    is compiled, if it can run."""
+    of it. Not `tuned`, nobody will measure them: where a realiser has its points in order by a model of its own, the
+    first alone is compiled, if it can run."""
     patterns = {p.id: p for m in matched for p in m.patterns if p.id not in known and len(p.space.points) > 1}
+    make = realisers(device)
+    ranked = {p.id for p in patterns.values() if make.is_ranked(p.program)}
     if device.target == "cpu":
-        chosen = {p.id: _for_cpu(p, device) for p in patterns.values()}
+        chosen = {p.id: _for_cpu(p, device) for p in patterns.values() if p.id not in ranked}
     else:
         compiled = partial(demanded, device=device, folder=folder, objects=objects)
-        demands = compiled([p if tuned or not p.program.product else _at_first(p) for p in patterns.values()])
+        demands = compiled([p if tuned or p.id not in ranked else _at_first(p) for p in patterns.values()])
         if not tuned:
-            patterns = {p.id: p for p in patterns.values() if not (p.program.product and _is_able(p, demands, device))}
+            patterns = {k: p for k, p in patterns.items() if not (k in ranked and _is_able(p, demands, device))}
             demands |= compiled(list(patterns.values()))
-        chosen = {p.id: _for_cuda(p, demands, device, say) for p in patterns.values()}
+        chosen = {k: _for_cuda(p, demands, device, say, ranked=k in ranked) for k, p in patterns.items()}
     return tuple(replace(m, patterns=tuple(chosen.get(p.id, p) for p in m.patterns)) for m in matched)
 
 
@@ -61,7 +63,9 @@ def _for_cpu(pattern: Pattern, device: Device) -> Pattern:
     return replace(pattern, space=likeliest(pattern.space, times))
 
 
-def _for_cuda(pattern: Pattern, demands: Mapping[Job, Demand | str], device: Device, say: Say) -> Pattern:
+def _for_cuda(
+    pattern: Pattern, demands: Mapping[Job, Demand | str], device: Device, say: Say, *, ranked: bool
+) -> Pattern:
     found = {p: demands.get((pattern.id, p), "not known") for p in pattern.space.points}
     if "not known" in found.values():
         say(f"{pattern.id}: what its kernels take is not known here; its points stay in their order")
@@ -72,8 +76,7 @@ def _for_cuda(pattern: Pattern, demands: Mapping[Job, Demand | str], device: Dev
     for point, demand in found.items():
         why = _useless(demand, plans, device)
         left_out.update([why] if why else [])
-        # Bytes say nothing of a product's time: its skeleton has its points in order by a model of its own.
-        able_ns = 1.0 if isinstance(demand, str) or pattern.program.product else cuda_ns(demand, device)
+        able_ns = 1.0 if isinstance(demand, str) or ranked else cuda_ns(demand, device)
         times[point] = math.inf if why else able_ns
     space = likeliest(pattern.space, times)
     left_out["less likely"] = sum(math.isfinite(t) for t in times.values()) - len(space.points)

@@ -58,10 +58,10 @@ def doubt_of(entry: Realised, machine: Machine) -> str:
 
 
 def made_by(what: Candidate | Recipe, target: Target) -> str:
-    """Our part of the toolchain that an entry rests on: the version and, where skeletons realise any of it, the digest
-    of what makes their kernels."""
+    """Our part of the toolchain that an entry rests on: the version and, where skeletons realise any of it, the digests
+    of what makes all kernels of the target."""
     ours = isinstance(what, tuple) and any(choice.written is None for choice in what)
-    return f"{VERSION} {dict(skeleton_digests(target))['products']}" if ours else VERSION
+    return " ".join([VERSION, *dict(skeleton_digests(target)).values()]) if ours else VERSION
 
 
 def known_of_subproblems(

@@ -15,6 +15,7 @@ from ..facts.pattern import Pattern
 from ..facts.problem import Problem
 from ..facts.space import Point
 from ..judge.evaluate import Judge, JudgeOptions
+from ..realise.table import realisers
 from ..search.tune.predict import cuda_ns
 from .ahead import Objects
 from .evaluator import Places, found_patterns
@@ -31,9 +32,9 @@ class Prepared:
     order: tuple[Point, ...]
 
     def predicted_ns(self, point: Point, device: Device) -> float | None:
-        """By the tuner's model, which knows bytes alone: nothing of a product of matrices."""
-        demand = self.demands.get(point)
-        return cuda_ns(demand, device) if isinstance(demand, Demand) and not self.pattern.program.product else None
+        """By the tuner's model, which knows bytes alone: nothing where a realiser has a model of its own."""
+        demand, ranked = self.demands.get(point), realisers(device).is_ranked(self.pattern.program)
+        return cuda_ns(demand, device) if isinstance(demand, Demand) and not ranked else None
 
 
 def tune_ahead(

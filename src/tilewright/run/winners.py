@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from ..facts.device import Device
+from ..facts.devices import device_of
 from ..facts.machine import Machine
 from ..facts.move import Event, Tune
 from ..facts.outcome import Tuned
@@ -14,6 +16,7 @@ from ..facts.space import Point
 from ..facts.version import VERSION
 from ..facts.winner import Winner, toolchain
 from ..realise.digests import skeleton_digests
+from ..realise.table import realisers
 from ..search.tune import memory
 
 _MOST_NOISE = 0.2  # of a winner's time, to either side: what is known less well is measured again
@@ -26,10 +29,11 @@ def known_winners(
     others, on another GPU of the architecture, or while the machine was too disturbed to say; what a pattern's knobs do
     not allow any more is left out."""
     versions = {"tilewright": VERSION, **dict(skeleton_digests(machine.target))}
+    device = device_of(machine)
     remembered: list[Choice] = []
     hinted: list[Choice] = []
     for pattern in patterns_by_id(matched).values():
-        now = toolchain(machine, tilewright=made_by(pattern, versions))
+        now = toolchain(machine, tilewright=made_by(pattern, versions, device))
         found = memory.recall(winners, machine, now, pattern.shape_class, shipped=shipped)
         if found is not None and pattern.space.holds(found.point):
             own = found.device == machine.device and found.toolchain == now
@@ -38,9 +42,9 @@ def known_winners(
     return tuple(remembered), tuple(hinted)
 
 
-def made_by(pattern: Pattern, versions: Mapping[str, str]) -> str:
+def made_by(pattern: Pattern, versions: Mapping[str, str], device: Device) -> str:
     """Our part of the toolchain of a pattern's winner: the version, and the digest of what makes its kernels."""
-    names = ("tilewright", "products" if pattern.program.product else "kernels")
+    names = ("tilewright", realisers(device).digest(pattern.program))
     return " ".join(versions[name] for name in names if name in versions)
 
 
@@ -66,7 +70,9 @@ def winner_of(context: SearchContext, event: Event, point: Point, *, found_at: s
         device=context.machine.device,
         shape_class=pattern.shape_class,
         title=pattern.title,
-        toolchain=toolchain(context.machine, tilewright=made_by(pattern, dict(context.versions))),
+        toolchain=toolchain(
+            context.machine, tilewright=made_by(pattern, dict(context.versions), device_of(context.machine))
+        ),
         point=point,
         tried=event.outcome.points,
         floor_share=context.machine.floor_ns(context.cases[0].work) / time_ns.mid,

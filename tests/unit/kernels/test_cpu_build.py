@@ -83,13 +83,23 @@ def test_the_key_holds_all_that_can_change_the_result(tmp_path: Path, monkeypatc
     monkeypatch.setattr(building, "_processor", lambda: "flags: avx9")
     seen.add(key(tmp_path))
     monkeypatch.undo()
+    assert len(seen) == 11
+
+
+def test_the_key_holds_the_headers_that_are_included_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     headers = tmp_path / "kernels"
-    headers.mkdir()
-    for name in building.HEADERS:
-        (headers / name).write_text("// another")
+    (headers / "gemm").mkdir(parents=True)
     monkeypatch.setattr(building, "_HERE", headers)
-    seen.add(key(tmp_path))
-    assert len(seen) == 12
+    for name, text in (("gemm/product.h", '#include "entry.h"\n'), ("entry.h", ""), ("scan.h", "")):
+        (headers / name).write_text(text)
+    including = '#include <vector>\n#include "gemm/product.h"\n'
+    before = key(tmp_path, text=including)
+    (headers / "scan.h").write_text("// another")
+    assert key(tmp_path, text=including) == before
+    (headers / "entry.h").write_text("// another")
+    assert key(tmp_path, text=including) != before
 
 
 def test_what_cannot_be_fingerprinted_is_never_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

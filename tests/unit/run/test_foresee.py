@@ -17,6 +17,8 @@ from tilewright.facts.pattern import Choice, Pattern
 from tilewright.facts.run import Matched
 from tilewright.facts.space import Point, Space, point
 from tilewright.ir.program import Program
+from tilewright.realise.cpu import renderer as cpu_rows
+from tilewright.realise.realiser import Fit
 from tilewright.run import ahead, foresee
 from tilewright.run.ahead import Objects
 
@@ -29,7 +31,7 @@ def fused(program: Program, points: tuple[Point, ...]) -> Pattern:
 @pytest.mark.slow
 def test_points_are_foreseen_without_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def setting(threads: int, unroll: int) -> Point:
-        return point(threads=threads, unroll=unroll, row_storage="auto", spread="auto")
+        return point(threads=threads, unroll=unroll, row_storage="auto", cta_split="auto")
 
     spills, good, small = setting(1024, 8), setting(256, 4), setting(256, 2)
     given = (Matched(case=0, patterns=(fused(kp.sum_of_matrices(12), (spills, good, small)),), unmatched=()),)
@@ -80,7 +82,7 @@ def chosen(*demands: Demand | str) -> tuple[list[int], list[str]]:
     given = pattern("fused_0", points=len(demands))
     known = {("fused_0", p): d for p, d in zip(given.space.points, demands, strict=True) if d != "not known"}
     said: list[str] = []
-    found = foresee._for_cuda(given, known, H200, said.append)
+    found = foresee._for_cuda(given, known, H200, said.append, ranked=False)
     return [p[0][1] for p in found.space.points], said
 
 
@@ -137,12 +139,24 @@ def test_products_keep_the_order_of_their_own_model(tmp_path: Path) -> None:
     assert said == ["fused_0: 2 of 4 points to measure (1 not compiled, 1 the same kernel as another)"]
 
 
+def test_on_a_cpu_too_the_points_of_a_realiser_with_a_model_of_its_own_keep_their_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They need have none of the knobs that the model of bytes reads."""
+    program = kp.chain((64, 64))
+    points = tuple(point(tall=n) for n in (4, 16, 8))
+    given = (Matched(case=0, patterns=(fused(program, points),), unmatched=()),)
+    monkeypatch.setattr(cpu_rows, "fits", lambda program, device: Fit(ranked=True))
+    (found,) = foresee.foreseen(given, CPU, known=(), say=print, folder=tmp_path, objects=Objects())
+    assert found.patterns[0].space.points == points
+
+
 @pytest.mark.parametrize("runs", [True, False])
 def test_what_nobody_measures_is_not_compiled(runs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a product whose first point can run, the others; rows have no order of their own, and need them all."""
     product, rows = kp.product(512, 512, 512), kp.sum_of_matrices(12)
     points = cuda.space(product).points[:3]
-    few = tuple(point(threads=t, unroll=2, row_storage="auto", spread="auto") for t in (256, 512))
+    few = tuple(point(threads=t, unroll=2, row_storage="auto", cta_split="auto") for t in (256, 512))
     whole = fused(product, points), replace(fused(rows, few), id="fused_1")
     asked: list[tuple[str, Point]] = []
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fakes import kernel_programs as kp
 from fakes.facts import MACHINE, OF_WINNERS, VERSIONS, context, pattern, winner
+from fakes.realisers import H200
 from tilewright.facts.devices import DEVICES
 from tilewright.facts.machine import Machine
 from tilewright.facts.move import Event, Outcome, Tune
@@ -115,7 +116,7 @@ def test_what_won_on_a_gpu_of_the_same_architecture_is_a_hint_where_there_is_not
         replace(MACHINE, target="cuda", device=DEVICES[n].name, architecture=DEVICES[n].architecture)
         for n in ("h200", "h100", "a100")
     )
-    ours = made_by(PATTERN, {"tilewright": VERSION, **dict(skeleton_digests("cuda"))})
+    ours = made_by(PATTERN, {"tilewright": VERSION, **dict(skeleton_digests("cuda"))}, H200)
     chain = replace(OF_WINNERS, tilewright=ours)
     theirs, mine = (Choice(pattern="fused_0", point=point(unroll=u)) for u in (3, 2))
 

@@ -6,6 +6,7 @@ import functools
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping
@@ -17,7 +18,6 @@ from tvm_ffi.libinfo import find_dlpack_include_path, find_include_path, find_li
 
 from ..store import cache_home, found, keep, writable
 
-HEADERS = ("vec.h", "math.h", "reductions.h", "walk.h", "rows.h", "columns.h", "tiles.h", "scan.h", "entry.h")
 _HERE = Path(__file__).resolve().parent
 # No -ffast-math: NaN and infinities keep their meaning. No contraction: a * b - c rounds as torch's two operations do.
 FLAGS = (
@@ -30,6 +30,7 @@ FLAGS = (
 _READ_BY_COMPILERS = (
     "CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX",
 )  # fmt: skip
+_INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 _PROCESSOR_LINES = ("flags", "model name", "Features", "CPU implementer", "CPU part", "CPU variant", "isa", "cpu\t")
 
 
@@ -112,9 +113,21 @@ def _key(source: Path, compiler: str, arguments: tuple[str, ...]) -> str:
     settings = [f"{name}={os.environ.get(name, '')}" for name in _READ_BY_COMPILERS]
     for part in (*facts, *settings, tvm_ffi.__version__, *arguments):
         digest.update(part.encode() + b"\0")
-    for file in (source, *(_HERE / name for name in HEADERS)):
+    for file in (source, *_headers(source)):
         digest.update(file.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
+
+
+def _headers(source: Path) -> list[Path]:
+    """Ours that it includes, and that these include: by their place in this folder."""
+    seen: dict[str, Path] = {}
+    todo = [source]
+    while todo:
+        for name in _INCLUDE.findall(todo.pop().read_text(encoding="utf-8")):
+            if name not in seen and (_HERE / name).exists():
+                seen[name] = _HERE / name
+                todo.append(seen[name])
+    return [seen[name] for name in sorted(seen)]
 
 
 @functools.cache

@@ -16,6 +16,7 @@ from .source import headline, open_rows, source, vector_dimension
 from .text import CannotRender
 
 target: Target = "cpu"
+digest, writers = "kernels", ("cpu/renderer.py", "cpu/source.py", "cpu/text.py")
 _FILES = (
     "__init__.py", "ops.py", "autograd.py", "store.py", "cpu/__init__.py", "cpu/build.py", "cpu/launch.py", "cpu/vec.h",
     "cpu/math.h", "cpu/reductions.h", "cpu/walk.h", "cpu/rows.h", "cpu/columns.h", "cpu/tiles.h", "cpu/scan.h",

@@ -13,12 +13,12 @@ from ...ir.program import Program
 from ..realiser import Fit, Refused, refused
 from .kept_diagonals import NO_ZEROS, kept_diagonals
 from .points import KNOBS
-from .renderer import skeleton_files, unsupported
+from .renderer import digest, skeleton_files, unsupported, writers
 from .shape import is_dual, is_grouped_gemm, is_plain, is_small_m, matrices, no_matrices, sizes
 from .text import fused_text
 from .tiles import turn
 
-__all__ = ["fits", "points", "render", "skeleton_files", "target"]
+__all__ = ["digest", "fits", "points", "render", "skeleton_files", "target", "writers"]
 
 target: Target = "cuda"
 _WITHOUT_TMA = "sm_8"  # how such architectures begin
@@ -29,7 +29,7 @@ def fits(program: Program, device: Device) -> Fit | Refused:
     """See `realiser`."""
     if program.product is None or not device.architecture.startswith(_WITHOUT_TMA):
         return Refused("no product of matrices on a GPU without TMA", foreign=True)
-    return refused(no_matrices(program) or _unsupported(program) or unsupported(program, device))
+    return refused(no_matrices(program) or _unsupported(program) or unsupported(program, device), ranked=True)
 
 
 def _unsupported(program: Program) -> str | None:

@@ -35,6 +35,7 @@ from .text import fused_text, reduced_texts
 from .time import FITTED, Rates, copies_ns, least_ns
 
 target: Target = "cuda"
+digest, writers = "products", ("rows/text.py", "gemm/points.py")
 _SKELETONS = ("cuda/gemm", *(f"cuda/gemm/{part}" for part in ("mainloop", "epilogue", "prologue", "fp32", "host")))
 _TYPES = ("f32", "f16", "bf16")
 _ALSO_WRITTEN = ("float8_e4m3fn", "i8", "u8", "i32", "i64", "bool")
@@ -60,7 +61,7 @@ def fits(program: Program, device: Device) -> Fit | Refused:
         return Refused("no product of matrices", foreign=True)
     if device.architecture != FITTED.architecture:
         return Refused(f"the product's skeleton needs {FITTED.architecture} (TMA and wgmma)")
-    return refused(no_matrices(program) or unsupported(program, device))
+    return refused(no_matrices(program) or unsupported(program, device), ranked=True)
 
 
 def points(program: Program, device: Device) -> Space:

@@ -17,6 +17,7 @@ from .over_windows import over_windows
 from .text import by_rows, fused_text, summed_text
 
 target: Target = "cuda"
+digest, writers = "kernels", ("rows/text.py",)
 _KNOBS = (
     Knob(name="threads", values=(128, 256, 512, 1024), about="most threads of a CTA"),
     Knob(name="unroll", values=(1, 2, 4, 8), about="vectors that a thread loads before it computes"),

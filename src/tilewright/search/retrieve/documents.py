@@ -12,17 +12,14 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from tilewright.facts.devices import DEVICES
+from tilewright.facts.devices import ARCHITECTURES, DEVICES
 from tilewright.facts.document import Document
 from tilewright.facts.rule import Rule
 
 from .rules import rules
 
 _TAGS = ("architectures", "operations", "dtypes")
-_ARCHITECTURES = {
-    "cuda": tuple(dict.fromkeys(d.architecture for d in DEVICES.values())),
-    "cuda/gemm": (DEVICES["h200"].architecture,), "cpu": ("x86-64",),
-}  # fmt: skip
+_ARCHITECTURES = {**ARCHITECTURES, "cuda/gemm": (DEVICES["h200"].architecture,)}
 
 
 @cache

@@ -7,6 +7,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from tilewright.facts.devices import ARCHITECTURES
+from tilewright.facts.problem import Target
 from tilewright.facts.rule import Example, Limit, Realisation, Rule
 
 
@@ -25,10 +27,14 @@ def _rule(
     return Rule(
         feature=feature,
         example=Example(**_frozen(example)),
-        realised=tuple(Realisation(**_frozen(r)) for r in realised),
+        realised=tuple(_realisation(**entry) for entry in realised),
         limits=tuple(_limit(**entry) for entry in limits or ()),
         **_frozen(entry),
     )
+
+
+def _realisation(*, target: Target, **entry: Any) -> Realisation:
+    return Realisation(target=target, **{"architectures": ARCHITECTURES[target], **_frozen(entry)})
 
 
 def _limit(*, example: dict[str, Any], **entry: Any) -> Limit:
