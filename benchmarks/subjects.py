@@ -159,14 +159,11 @@ def built(
     module: nn.Module, made: Sequence[tuple[str, Recipe, Candidate]], way: Way, folder: Path
 ) -> dict[str, nn.Module]:
     """Ours as modules that share the parameters of `module`; compiled before they are loaded, `way.jobs` at a time."""
-    objects, here = folder / "objects", None
-    if way.target == "cuda":
-        here = torch.cuda.get_device_properties(0)
+    objects = folder / "objects"
     for who in dict.fromkeys(name.split()[0] for name, *_ in made):
         mine = [m for m in made if m[0].split()[0] == who]
-        arch = f"sm_{here.major}{here.minor}{'a' * (here.major >= 9)}" if here else ""
-        choices, processors = [c for _, recipe, _ in mine for c in recipe], here.multi_processor_count if here else 0
-        compiled_ahead(mine[0][2], choices, folder=objects, jobs=way.jobs, arch=arch, processors=processors)
+        choices = [c for _, recipe, _ in mine for c in recipe]
+        compiled_ahead(mine[0][2], choices, folder=objects, jobs=way.jobs, device=way.device)
     found = {}
     for n, (name, _, candidate) in enumerate(made):
         place = folder / str(n)

@@ -65,7 +65,7 @@ def whole_precision():
 
 
 @pytest.mark.parametrize("scheme", ["shared", "fp16x3", "bf16x6"])
-@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("swap_ab", [(False, False), (False, True), (True, False), (True, True)])
 def test_fp32_of_every_shape_and_transpose(scheme, swap_ab):
     run = gemm(**tile((128, 128, 1, 1), scheme))
     for n, (rows, columns, k) in enumerate(SHAPES):
@@ -95,7 +95,7 @@ def test_planes_along_k_of_what_lies_across_it(monkeypatch, scheme, splits):
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("turned", [(False, False), (False, True), (True, False), (True, True)])
+@pytest.mark.parametrize("swap_ab", [(False, False), (False, True), (True, False), (True, True)])
 def test_half_types_of_every_shape_and_transpose(dtype, swap_ab):
     run = gemm(dtype, **tile((128, 256, 2, 1), "plain"))
     for n, (rows, columns, k) in enumerate(SHAPES):
@@ -660,7 +660,7 @@ def test_what_meets_zeros_of_a_factor_alone_is_not_multiplied(zeros, dtype, acro
 
 
 @pytest.mark.parametrize("scheme", ["shared", "fp16x3", "bf16x6"])
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("swap_ab", [False, True])
 def test_what_is_not_finite_comes_out_where_fp32_puts_it(scheme, swap_ab):
     """Infinities times numbers, zeros, infinities, and numbers that vanish beside the largest of their column."""
     a, b = torch.randn(140, 70), torch.randn(70, 140)
@@ -699,7 +699,7 @@ def test_a_product_of_one_overflows_and_vanishes_where_fp32_does(scheme):
 
 
 @pytest.mark.parametrize("shift", [0, 11])
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("swap_ab", [False, True])
 def test_the_pair_holds_23_bits(shift, swap_ab):
     """Of rows that stay in registers, and of those that are read again; aligned and not; with K split and whole."""
     for rows, k in ((33, 64), (5, 1001), (40, 5000), (3, 40000), (64, 3000)):
@@ -890,7 +890,7 @@ def test_what_is_rounded_is_as_accurate_as_tf32(shape, splits):
             )
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("swap_ab", [False, True])
 def test_a_rounded_product_keeps_what_is_not_finite(swap_ab):
     """Also where what an infinity meets is far below 2^-40 of the largest of its row or column, of either sign."""
     a, b = matrix(128, 256, swap_ab=swap_ab), matrix(256, 64, seed=1, swap_ab=swap_ab)

@@ -433,7 +433,7 @@ for _ in range(3):
     held = [v for s in seen for v in getattr(s, "__dict__", {}).values()]
     seen += [v for v in held if type(v).__module__.startswith("tilewright")]
 names = {type(s).__name__ for s in seen}
-assert "Session" in names, "the walk does not reach what it should"
+assert "CandidateSession" in names, "the walk does not reach what it should"
 assert not names & {"Channel", "SimpleQueue", "socket"}, names
 """
     _load(cell, source)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -123,7 +124,7 @@ def test_the_script_answers_for_every_job_and_one_that_fails_hides_no_other(tmp_
     jobs = [[str(tmp_path / "fused_0.py"), knobs] for knobs in ({"threads": 96}, dict(good))]
     done = subprocess.run(
         [sys.executable, "-m", "tilewright.kernels.cuda.common.demand"], capture_output=True, text=True, check=True,
-        input=json.dumps({"arch": "sm_90a", "processors": 132, "jobs": jobs}),
+        input=json.dumps({**asdict(H200), "jobs": jobs}),
         env=os.environ | {"PYTHONPATH": os.pathsep.join((str(tmp_path), *sys.path))},
     )  # fmt: skip
     bad, found = (json.loads(line) for line in done.stdout.splitlines())

@@ -73,6 +73,7 @@ def forked(control: socket.socket) -> tuple[socket.socket, int]:
 
 def _branched(control: int) -> socket.socket:
     """Become a server of references' cells, which share the pages of what they run on as all cells share torch's."""
+    from ..reference_process import session  # noqa: F401  for all that it forks
 
     os.setsid()
     adopt_orphans()
