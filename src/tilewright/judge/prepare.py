@@ -1,4 +1,4 @@
-"""A candidate in the case memory of a case, ready to be called: for what is looked at beside checks and times."""
+"""A candidate in the memory of a case, ready to be called: for what is looked at beside checks and times."""
 
 from __future__ import annotations
 

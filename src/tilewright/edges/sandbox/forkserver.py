@@ -17,6 +17,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,7 +35,7 @@ _MOST_BYTES = 1 << 10  # of an answer
 _TAIL_BYTES = 4000
 
 
-class ForkServer:
+class ForkServer(ABC):
     """A process that forks others, asked over `end` from any thread. `start` gives a `Forked`."""
 
     def __init__(self, process: subprocess.Popen[bytes] | Forked, end: socket.socket) -> None:
@@ -110,9 +111,9 @@ class ForkServer:
         self._limit_s = _ANSWER_S
         return json.loads(answer)
 
+    @abstractmethod
     def last_words(self) -> str:
         """The last few KB that it and what it forked printed."""
-        raise NotImplementedError
 
 
 class Trunk(ForkServer):
