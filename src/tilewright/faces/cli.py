@@ -6,7 +6,7 @@ from __future__ import annotations
 import gc
 import sys
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
@@ -14,7 +14,7 @@ from ..facts.dialogue import ModelChoice
 from ..facts.errors import UserError
 from ..facts.run import Timing
 from . import config
-from .exits import Interruptible, exit_code, leave, line, obey_signals, open_standards
+from .exits import Interruptible, exit_code, leave, line, obey_signals, open_standards, stands
 from .many import bench, compare
 from .options import (
     MOST_SEED,
@@ -36,6 +36,7 @@ from .options import (
     OutOption,
     PrecisionOption,
     QuestionOption,
+    RacecheckOption,
     SanitizeOption,
     SearchBudgetOption,
     SeedOption,
@@ -53,6 +54,9 @@ from .options import (
     target_of,
 )
 from .printing import print_json, put, say, show, stdout
+
+if TYPE_CHECKING:
+    from ..run.optimize import Finished
 
 app = typer.Typer(
     name="tilewright",
@@ -76,6 +80,7 @@ def optimize(
     mode: ModeOption = "auto",
     precision: PrecisionOption = "reference",
     sanitize: WinnerSanitizeOption = None,
+    racecheck: RacecheckOption = False,
     out: OutOption = None,
     budget: SearchBudgetOption = "",
     timing: TimingOption = "6s",
@@ -96,7 +101,6 @@ def optimize(
     from ..run.evaluator import Places
     from ..run.optimize import ModelAccess
     from ..run.optimize import optimize as run
-    from .deliver import delivered
     from .reading import problem_of
 
     budget_s, limits = config.budget(budget, usual_s=3600.0 if model else 300.0)
@@ -108,12 +112,20 @@ def optimize(
     with Interruptible(places.out):
         finished = run(
             problem, places=places, strategy=strategy or ("cutegen" if model else "catalog"), budget_s=budget_s,
-            seed=seed, say=say(as_json), sanitize=sanitize,
+            seed=seed, say=say(as_json), sanitize=sanitize or (True if racecheck else sanitize), racecheck=racecheck,
             timing=Timing(budget_s=config.seconds(timing, "--timing"), compiled=not no_compile),
             model=choice, limits=limits, access=ModelAccess(keys=config.key, wait=not no_wait), evaluator=evaluator,
             without=parts_of(without), algebra=not no_algebra,
         )  # fmt: skip
-    raise typer.Exit(show(delivered(finished, places.out), as_json=as_json))
+    raise typer.Exit(_shown(finished, places.out, as_json=as_json))
+
+
+def _shown(finished: Finished, out: Path, *, as_json: bool) -> int:
+    from .deliver import delivered
+
+    if finished.cut_short and finished.stop.best is not None:
+        stands()
+    return show(delivered(finished, out), as_json=as_json)
 
 
 @app.command()
@@ -126,12 +138,11 @@ def resume(
     from ..run.evaluator import Places
     from ..run.optimize import ModelAccess
     from ..run.optimize import resume as run
-    from .deliver import delivered
 
     places = Places(out=folder, cache=config.cache_dir())
     with Interruptible(folder):
         finished = run(places=places, say=say(as_json), access=ModelAccess(keys=config.key, wait=not no_wait))
-    raise typer.Exit(show(delivered(finished, folder), as_json=as_json))
+    raise typer.Exit(_shown(finished, folder, as_json=as_json))
 
 
 @app.command()
@@ -144,6 +155,7 @@ def evaluate(
     mode: ModeOption = "auto",
     precision: PrecisionOption = "reference",
     sanitize: SanitizeOption = False,
+    racecheck: RacecheckOption = False,
     out: OutOption = None,
     timing: TimingOption = "6s",
     no_compile: NoCompileOption = False,
@@ -163,7 +175,8 @@ def evaluate(
     places = Places(out=out or new_folder(f"{problem.name}-evaluate"), cache=config.cache_dir())
     with Interruptible(places.out, resumable=False):
         finished = judge_given(
-            problem, given, places=places, seed=seed, say=say(as_json), sanitize=sanitize,
+            problem, given, places=places, seed=seed, say=say(as_json), sanitize=sanitize or racecheck,
+            racecheck=racecheck,
             timing=Timing(budget_s=config.seconds(timing, "--timing"), compiled=not no_compile),
         )  # fmt: skip
     code = show(delivered(finished, places.out, given_at=candidate), as_json=as_json)

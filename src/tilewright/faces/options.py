@@ -58,6 +58,9 @@ WinnerSanitizeOption = Annotated[
         show_default=False,
     ),
 ]
+RacecheckOption = Annotated[
+    bool, typer.Option("--racecheck", help="Where the memory is watched on a GPU: look for races of threads, too.")
+]
 QuestionOption = Annotated[
     Question,
     typer.Option("--question", help="What ncu is to look at more closely; auto: what limits the longest kernel."),
@@ -73,7 +76,7 @@ NoAlgebraOption = Annotated[
     bool,
     typer.Option("--no-algebra", help="Leave the amount of work as it is: no weights summed first, no zeros left out."),
 ]
-BudgetOption = Annotated[str, typer.Option("--budget", help="Time for the search, e.g. 90s, 5m, 1h.")]
+BudgetOption = Annotated[str, typer.Option("--budget", help="Time for all of it, e.g. 90s, 5m, 1h.")]
 
 AgentBudgetOption = Annotated[
     str, typer.Option("--budget", help="What a run may take at most: time, tries, e.g. 1h,20tries,device:20m.")

@@ -14,6 +14,7 @@ from pathlib import Path
 from ..edges.sandbox.processes import started
 from ..facts.errors import HarnessError, UserError
 from ..facts.problem import Problem, Target
+from ..facts.time_budget import UNBOUNDED, TimeBudget
 from .client import Cell, CellFault, CellLimits, CellPlan
 from .compiled import CompiledBaseline
 from .memory.sizes import cell_memory_bytes
@@ -31,8 +32,9 @@ class Cells:
     """Starts cells, keeps the long-lived ones, ends them all. `notes`: what could not be had, for the verdict."""
 
     def __init__(
-        self, problem: Problem, *, workdir: Path, threads: int, limits: CellLimits, say: Callable[[str], None]
-    ) -> None:
+        self, problem: Problem, *, workdir: Path, threads: int, limits: CellLimits, say: Callable[[str], None],
+        time: TimeBudget = UNBOUNDED,
+    ) -> None:  # fmt: skip
         self._problem = problem
         self._workdir = workdir / f"{_FOLDERS}{os.getpid()}-{started(os.getpid())}"
         self._numbers = itertools.count()
@@ -45,7 +47,7 @@ class Cells:
         )
         self.baseline = CompiledBaseline(
             partial(self._start, "compile", isolate=False), self.load_problem, on_gpu=problem.target == "cuda",
-            plenty=threads >= _PLENTY, note=self._note,
+            plenty=threads >= _PLENTY, note=self._note, time=time,
         )  # fmt: skip
         self.notes: list[str] = []
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from ..facts.errors import HarnessError
+from ..facts.time_budget import UNBOUNDED, TimeBudget
 from .client import Cell, CellFault
 from .wire import messages as wire
 
 _COMPILE_LIMIT_S = 240.0
+_COMPILE_SHARE = 0.5  # of a run's time, until which it is waited for
 
 
 class CompiledBaseline:
@@ -18,8 +19,9 @@ class CompiledBaseline:
 
     def __init__(
         self, start: Callable[[], Cell], load: Callable[..., wire.LoadProblem], *, on_gpu: bool, plenty: bool,
-        note: Callable[[str], None],
+        note: Callable[[str], None], time: TimeBudget = UNBOUNDED,
     ) -> None:  # fmt: skip
+        self._time = time
         self._start, self._load, self._note = start, load, note
         self._on_gpu, self._plenty = on_gpu, plenty
         self._cell: Cell | None = None
@@ -64,14 +66,17 @@ class CompiledBaseline:
         cell = self._cell
         if cell is None:
             return None
-        deadline = time.monotonic() + _COMPILE_LIMIT_S
+        limit_s = self._time.limit_s(_COMPILE_LIMIT_S, share=_COMPILE_SHARE)
+        deadline = self._time.clock() + limit_s
         try:
             while self._pending:
                 kind = wire.Constructed if self._pending == 2 else wire.Done
-                cell.collect(kind, limit_s=max(1.0, deadline - time.monotonic()))
+                cell.collect(kind, limit_s=max(1.0, deadline - self._time.clock()))
                 self._pending -= 1
         except (CellFault, HarnessError) as fault:
-            self._note(f"torch.compile could not be timed: {str(fault).splitlines()[0][:300]}")
+            late = isinstance(fault, CellFault) and fault.reason == "hung" and limit_s < _COMPILE_LIMIT_S
+            why = "not compiled within the budget" if late else str(fault).splitlines()[0][:300]
+            self._note(f"torch.compile could not be timed: {why}")
             cell.close()
             self._cell = None
         return self._cell

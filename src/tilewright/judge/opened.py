@@ -14,6 +14,7 @@ from pathlib import Path
 from ..facts.errors import HarnessError, SickDevice
 from ..facts.machine import Machine
 from ..facts.problem import Problem
+from ..facts.time_budget import UNBOUNDED, TimeBudget
 from .build.build import compiled_late
 from .cells import LOAD_LIMIT_S, Cells, require_device, users_fault
 from .check.check import Check, Findings
@@ -28,6 +29,8 @@ from .turns import Turns
 from .variants import Variants
 from .wire import messages as wire
 
+# Of what is left to the run; as much again takes each of what follows: warm caches, the clock check, new contents.
+_TIMING_SHARE = 0.15
 # Such an error sticks to the process that met it, and the reference, which ran before, did not cause it.
 _CUDA_ERROR = re.compile(r"uncorrectable|hardware|unspecified launch|ECC|Xid|CUDA_ERROR_(ECC|HARDWARE|LAUNCH)")
 
@@ -35,7 +38,8 @@ _CUDA_ERROR = re.compile(r"uncorrectable|hardware|unspecified launch|ECC|Xid|CUD
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeOptions:
     """How a judge works. Without `trace`, the cases have no graphs; where it `explains`, a refusal says at which other
-    cases the candidate fails; `algebra`: see case memories.case_of."""
+    cases the candidate fails; `algebra`: see case memories.case_of. `time`: what is left to the run; `racecheck`:
+    whether compute-sanitizer looks for races, too."""
 
     effort: Effort = field(default_factory=Effort)
     limits: CellLimits = field(default_factory=CellLimits)
@@ -43,6 +47,8 @@ class JudgeOptions:
     trace: bool = True
     explains: bool = False
     algebra: bool = True
+    time: TimeBudget = UNBOUNDED
+    racecheck: bool = False
 
 
 class OpenProblem:
@@ -57,9 +63,9 @@ class OpenProblem:
         self.rng = random.Random(f"{seed}:{secrets.token_hex(16)}")
         self.device = "cuda:0" if problem.target == "cuda" else "cpu"
         self.turns = Turns(self.device, say)
-        self.patience = Patience(machine, budget_s=options.effort.budget_s, say=say)
+        self.patience = Patience(machine, budget_s=options.effort.budget_s, say=say, time=options.time)
         threads = machine.processors if problem.target == "cpu" else 0
-        self.cells = Cells(problem, workdir=workdir, threads=threads, limits=options.limits, say=say)
+        self.cells = Cells(problem, workdir=workdir, threads=threads, limits=options.limits, say=say, time=options.time)
         self.memories = CaseMemories(problem, cells=self.cells, limits=options.limits)
         self.cases: tuple[Case, ...] = ()
         self.variants = Variants(problem, partial(self._case, trace=False))
@@ -87,6 +93,10 @@ class OpenProblem:
                 large=is_large(first.described),
             )  # fmt: skip
         self.cells.spares.start()
+
+    def effort(self) -> Effort:
+        """How long a candidate is timed now: for less where the run's budget ends."""
+        return self.options.effort.within(_TIMING_SHARE * self.options.time.left_s())
 
     @property
     def reference(self) -> Cell:

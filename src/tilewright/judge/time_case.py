@@ -100,7 +100,7 @@ class CaseTiming:
 
     def _run(self, checked: Checked, notes: Sequence[str]) -> Timed:
         cell, work = self.check.cell, self.memory.described.work
-        machine, effort, target = self.opened.machine, self.opened.options.effort, self.opened.problem.target
+        machine, effort, target = self.opened.machine, self.opened.effort(), self.opened.problem.target
         schedule = self.schedule()
         look = self.verified.look(schedule)
         with self._station("until processes rest"):
@@ -109,6 +109,10 @@ class CaseTiming:
         cell.usage.watch_members()
         if machine.under_load:
             self.check.findings.note("the machine's peaks were measured under load: the floor may be too high")
+        if effort.shortened:
+            self.check.findings.note(
+                f"timed for {effort.budget_s:.1f} s, as the budget ends: its interval is wider than it need be"
+            )
         before = device_state(target)
         with self._station("timing"):
             timing.measure(schedule, schedule.subjects[0], effort=effort, look=look)

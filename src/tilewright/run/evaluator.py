@@ -25,6 +25,7 @@ from ..facts.outcome import Station
 from ..facts.pattern import INDUCTOR, Choice, Pattern, Recipe, subproblem_of, subproblems_written
 from ..facts.realised import Known
 from ..facts.run import AGENT, GIVEN, CaseFacts, Matched, Request, SearchContext
+from ..facts.time_budget import UNBOUNDED, TimeBudget
 from ..facts.verdict import Verified
 from ..fusion import match
 from ..judge.lacks import Lacks
@@ -39,6 +40,7 @@ from ..search.strategies import WITH_ALGEBRA
 from ..search.strategies.category import category
 from ..search.tune import memory
 from .ahead import Objects, built_by_nvcc, compiled_ahead
+from .children import LIMIT_S as COMPILE_S
 from .foresee import foreseen
 from .others import called_libraries, inductor_points
 from .realisations import document_of, doubt_of, is_solved, known_of_module, known_of_subproblems, vouched
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from ..judge.patience import Patience
 
 Say = Callable[[str], None]
+_FORESEEN, _COMPILED = 0.3, 0.8  # of the time, until which points, and what is to be judged, may be compiled
 _MOST_KNOWN: tuple[tuple[tuple[str, ...], int], ...] = ((("note",), 3), (("rule", "realised"), 2))  # shown to a model
 
 
@@ -112,9 +115,10 @@ class Evaluator:
 
     def __init__(
         self, request: Request, *, places: Places, say: Say, machine: Machine | None = None,
-        objects: Objects | None = None,
+        objects: Objects | None = None, time: TimeBudget = UNBOUNDED,
     ) -> None:  # fmt: skip
-        """`objects`: what others of the same run have compiled, to share."""
+        """`objects`: what others of the same run have compiled, to share. `time`: what is left to the run."""
+        self.time = time
         self.request = request
         self.problem = request.problem
         self.places = places
@@ -183,6 +187,7 @@ class Evaluator:
                 options=JudgeOptions(
                     effort=Effort(budget_s=asked.timing.budget_s), compile_baseline=asked.timing.compiled,
                     explains=asked.model is not None or asked.strategy == AGENT, algebra=asked.algebra,
+                    time=self.time, racecheck=asked.racecheck,
                 ), rates=self._measured if self._machine is None else None,
             )  # fmt: skip
             self._cases = self._judge.open()
@@ -207,6 +212,7 @@ class Evaluator:
         both = foreseen(
             both, self.device, known=known, say=self.say,
             folder=self.places.libraries, objects=self._objects, tuned="tuning" not in request.without,
+            limit_s=self.time.limit_s(COMPILE_S, share=_FORESEEN),
         )  # fmt: skip
         matched, rewritten = both[: len(matched)], both[len(matched) :]
         called, refusals = called_libraries(request, self._cases, matched, device=self.device, say=self.say)
@@ -298,7 +304,7 @@ class Evaluator:
         if self._pieces is None:
             self._pieces = Subproblems(
                 self.request, places=self.places, machine=self.machine, say=self.say,
-                bench_of=partial(Evaluator, objects=self._objects),
+                bench_of=partial(Evaluator, objects=self._objects, time=self.time),
             )  # fmt: skip
         return self._pieces
 
@@ -399,7 +405,13 @@ class Evaluator:
         choices = tuple(choice for choice in choices if choice.pattern not in others)
         self.judge  # noqa: B018  opened first: on the CPU, what it runs then would share the processors
         return theirs + compiled_ahead(
-            candidate, choices, folder=self.places.libraries, jobs=threads(), device=self.device, objects=self._objects
+            candidate,
+            choices,
+            folder=self.places.libraries,
+            jobs=threads(),
+            device=self.device,
+            objects=self._objects,
+            limit_s=self.time.limit_s(COMPILE_S, share=_COMPILED),
         )
 
     def _by_nvcc(self, candidates: Sequence[Candidate]) -> tuple[Path, ...]:

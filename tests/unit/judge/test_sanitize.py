@@ -84,7 +84,6 @@ def test_it_sees_the_variables_that_the_problem_reads(
 
 @pytest.mark.slow
 def test_one_that_hangs_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sanitize, "LIMIT_S", 5.0)
     text = MODEL.replace('print("called")', "import time; time.sleep(600)")
     found = sanitize.sanitize(job(tmp_path, text), say=print, program=program(tmp_path))
     assert isinstance(found, Sanitized)

@@ -138,7 +138,7 @@ class _Round:
         told = "what the library makes of it"
         tuning = _Tuning(self.author)
         points = (yield from tuning.tuned(_TUNING_SHARE)) if self.plan.tunes else {}
-        if tuning.spent_s:
+        if tuning.spent_s > self.author.context.opened_s:
             recipe = tuning.busy(tuple(Choice(pattern=id, point=point) for id, point in points.items()))
             event = yield from self.author.move(Compose(recipe=recipe))
             assert isinstance(event.outcome, Candidate)

@@ -80,11 +80,12 @@ def fact(context: SearchContext) -> Steps[None]:
     if again is not None:
         yield from handed_over(*again, context=context, why="as before", has_time=lambda: False)
         return
+    early = yield from search.early()
     solved = yield from search.solved()
     choices = yield from search.choices(solved)
     first, rivals = search.settled(choices)
     first = yield from turned_alike(search, (), search.busy(first))
-    accepted = (yield from search.accepted(first)) if first else None
+    accepted = (yield from search.refined(first, early)) if first else early
     if accepted is not None or not first:
         accepted = yield from with_rivals(search, accepted, rivals)
     if accepted is None:
@@ -244,7 +245,7 @@ class _Fact(Composing):
         left_s = max(_SOLVING_SHARE * self.context.budget_s - self.spent_s, 0.0) if "tuning" in self.parts else 0.0
         return replace(
             inside, budget_s=share * left_s, limits=self.spending.left().share(share), model=self.context.model,
-            libraries=(), inductor=(),
+            libraries=(), inductor=(), opened_s=0.0,
         )  # fmt: skip
 
     def _choice(self, target: Target, solution: Solution) -> Choice:

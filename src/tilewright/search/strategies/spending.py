@@ -12,7 +12,7 @@ class Spending:
 
     def __init__(self, context: SearchContext) -> None:
         self._context = context
-        self.spent = Spent()
+        self.spent = Spent(seconds=context.opened_s)
 
     def count(self, event: Event) -> None:
         self.spent = self.spent.after(event)
