@@ -77,8 +77,8 @@ def watched(job: SanitizerJob, *, target: Target, say: Callable[[str], None]) ->
 
 
 def sanitize(job: SanitizerJob, *, say: Callable[[str], None], program: Sequence[str] = ()) -> Sanitized | Failure:
-    """Run the job's tools; the first error in a kernel of the candidate's own is its Failure. A tool that can't be run here,
-    or not to the end, is a note: that is no fault of the candidate's."""
+    """Run the job's tools; the first error in a kernel of the candidate's own is its Failure. A tool that can't be run
+    here, or not to the end, is a note: that is no fault of the candidate's."""
     refused = lay_out(job.candidate, job.folder / "candidate")
     if refused is not None:
         return refused

@@ -25,7 +25,6 @@ from .timing.interleave import BurstSchedule, TimedSubject
 from .timing.sweep import TunedSubject, one_each, sweep
 from .wire import messages as wire
 
-
 _TUNED = 0.6  # of the run's time, until which points are measured
 
 

@@ -267,7 +267,7 @@ class _Kept:
 
     def __init__(self, context: SearchContext, ledger: Ledger, folder: Path) -> None:
         self._context, self._ledger, self._folder = context, ledger, folder
-        self._written: Candidate | Recipe | None = None
+        self._written: object = None
 
     def write(self, event: Event) -> None:
         if not (isinstance(event.move, Try) and isinstance(event.outcome, Timed)):

@@ -21,7 +21,7 @@ class Composing(Tuning):
     """All that may be realised (`all`), and the search for the part of it that is right and pays."""
 
     all: Recipe = ()
-    first: Event | None = None  # the judgement of what was not tuned
+    first: tuple[Recipe, Event] | None = None  # what was not tuned, and its judgement
 
     def early(self) -> Steps[tuple[Recipe, Timed] | None]:
         """Moves: `Try` of all patterns at the points that are remembered, or the likeliest, so that a result is there
@@ -31,8 +31,9 @@ class Composing(Tuning):
         points = yield from self.tuned(0.0)
         self.all = tuple(Choice(pattern=p.id, point=points[p.id]) for p in self.patterns)
         recipe = self.busy(self.all)
-        self.first = yield from self.move(Try(what=recipe, why=f"{len(recipe)} pattern(s) fused, nothing tuned yet"))
-        return (recipe, self.first.outcome) if isinstance(self.first.outcome, Timed) else None
+        event = yield from self.move(Try(what=recipe, why=f"{len(recipe)} pattern(s) fused, nothing tuned yet"))
+        self.first = recipe, event
+        return (recipe, event.outcome) if isinstance(event.outcome, Timed) else None
 
     def refined(self, recipe: Recipe, early: tuple[Recipe, Timed] | None) -> Steps[tuple[Recipe, Timed] | None]:
         """The better of a recipe, as far as the judge takes it, and of what was judged early."""
@@ -60,8 +61,9 @@ class Composing(Tuning):
 
     def accepted(self, recipe: Recipe) -> Steps[tuple[Recipe, Timed] | None]:
         """The recipe if the judge takes it; else the largest part of it that it takes, found by halving."""
-        event = self.first if self.first is not None and self.first.move.what == recipe else None
-        if event is None:
+        if self.first is not None and self.first[0] == recipe:
+            event = self.first[1]
+        else:
             event = yield from self.move(Try(what=recipe, why=f"{len(recipe)} pattern(s) fused"))
         if isinstance(event.outcome, Timed):
             return recipe, event.outcome
