@@ -18,10 +18,10 @@ from ..facts.candidate import Candidate, SourceFile
 from ..facts.device import Device
 from ..facts.devices import device_of
 from ..facts.document import Document
-from ..facts.errors import HarnessError, UserError
+from ..facts.errors import UserError
 from ..facts.machine import Machine
 from ..facts.move import Capture, Compose, Enter, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
-from ..facts.outcome import Inspected, Station
+from ..facts.outcome import Station
 from ..facts.pattern import INDUCTOR, Choice, Pattern, Recipe, subproblem_of, subproblems_written
 from ..facts.realised import Known
 from ..facts.run import AGENT, GIVEN, CaseFacts, Matched, Request, SearchContext
@@ -46,7 +46,7 @@ from .others import called_libraries, inductor_points
 from .realisations import document_of, doubt_of, is_solved, known_of_module, known_of_subproblems, vouched
 from .subproblems import Subproblems
 from .training import match_training
-from .winnable import winnable
+from .winnable import say_winnable
 from .winners import known_winners
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class Evaluator:
         titles = [p.title for p in matched[0].patterns]
         self.say(f"matched in the main case: {'; '.join(titles) or 'nothing'}")
         if request.strategy == "catalog" and request.problem.mode == "inference":
-            self._say_what_can_be_won()
+            say_winnable(self.judge, self._cases[0].work, self.machine, say=self.say)
         rewritten = self._rewritten(matched) if request.strategy in WITH_ALGEBRA else ()
         both = (*matched, *rewritten)
         remembered, hinted = known_winners(both, self.machine, winners=self.places.winners, shipped=self.places.shipped)
@@ -251,17 +251,6 @@ class Evaluator:
             notes=self._notes(looked) if looked and request.model else (),
             held=self.held(),
         )
-
-    def _say_what_can_be_won(self) -> None:
-        """By one profile of eager."""
-        try:
-            seen = self.judge.inspect(None)
-        except HarnessError as error:
-            self.say(f"what can be won at most was not seen: {error}")
-            return
-        told = winnable(seen, self._cases[0].work, self.machine) if isinstance(seen, Inspected) else ""
-        if told:
-            self.say(told)
 
     def _rewritten(self, matched: tuple[Matched, ...]) -> tuple[Matched, ...]:
         """The patterns of the cases as declared algebra has them, if it has anything to do."""

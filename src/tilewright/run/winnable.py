@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from ..facts.errors import HarnessError
 from ..facts.machine import Machine
 from ..facts.outcome import Inspected
 from ..facts.problem import Work
+
+if TYPE_CHECKING:
+    from ..judge.evaluate import Judge
 
 _PRODUCTS = re.compile(
     r"gemm|gemv|nvjet|cutlass|addmm|::(b?mm|matmul|linear|mkldnn_\w*linear)\b|conv|fprop", re.IGNORECASE
 )
 _MOST = 10.0  # times: beyond that the floor says little
+
+
+def say_winnable(judge: Judge, work: Work, machine: Machine, *, say: Callable[[str], None]) -> None:
+    """Say it of the judge's first case, by one profile of eager; a profiler that fails ends no run."""
+    try:
+        seen = judge.inspect(None)
+    except HarnessError as error:
+        say(f"what can be won at most was not seen: {error}")
+        return
+    told = winnable(seen, work, machine) if isinstance(seen, Inspected) else ""
+    if told:
+        say(told)
 
 
 def winnable(seen: Inspected, work: Work, machine: Machine) -> str:
