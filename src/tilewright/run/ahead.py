@@ -13,9 +13,13 @@ from ..facts.demand import Demand
 from ..facts.device import Device
 from ..facts.pattern import Choice
 from ..facts.space import Point
+from ..facts.time_budget import UNBOUNDED, TimeBudget
 from ..kernels.nvcc import libraries, toolchain
 from ..kernels.store import anonymous
 from .children import LIMIT_S, shared_out
+
+
+_SHARE = 0.8  # of a run's time, until which what is to be judged may be compiled
 
 
 class Objects:
@@ -53,7 +57,7 @@ def _texts_of(texts: Mapping[str, str], pattern: str) -> tuple[str, ...]:
 
 def compiled_ahead(
     candidate: Candidate, choices: Iterable[Choice], *, folder: Path, jobs: int, device: Device,
-    objects: Objects | None = None, limit_s: float = LIMIT_S,
+    objects: Objects | None = None, time: TimeBudget = UNBOUNDED,
 ) -> tuple[Path, ...]:  # fmt: skip
     """The compiled kernels of the candidate at these choices, `jobs` compiled at a time, kept in `folder` from run to
     run: libraries of C++, or objects for the device, a GPU; `objects` knows of
@@ -68,7 +72,7 @@ def compiled_ahead(
         known = objects if objects is not None else Objects()
         texts = {f.path: f.text for f in candidate.files}
         if missing := [choice for choice in fused if not known.of(texts, choice, folder)]:
-            _compile_in_cute(candidate, missing, folder, jobs, device, known, limit_s)
+            _compile_in_cute(candidate, missing, folder, jobs, device, known, time.limit_s(LIMIT_S, share=_SHARE))
         return tuple(dict.fromkeys(path for choice in fused for path in known.of(texts, choice, folder)))
     return ()
 

@@ -40,7 +40,6 @@ from ..search.strategies import WITH_ALGEBRA
 from ..search.strategies.category import category
 from ..search.tune import memory
 from .ahead import Objects, built_by_nvcc, compiled_ahead
-from .children import LIMIT_S as COMPILE_S
 from .foresee import foreseen
 from .others import called_libraries, inductor_points
 from .realisations import document_of, doubt_of, is_solved, known_of_module, known_of_subproblems, vouched
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
     from ..judge.patience import Patience
 
 Say = Callable[[str], None]
-_FORESEEN, _COMPILED = 0.3, 0.8  # of the time, until which points, and what is to be judged, may be compiled
 _MOST_KNOWN: tuple[tuple[tuple[str, ...], int], ...] = ((("note",), 3), (("rule", "realised"), 2))  # shown to a model
 
 
@@ -202,8 +200,7 @@ class Evaluator:
         matched = found_patterns(self._cases, self.device, allow_tf32=self.problem.allow_tf32)
         titles = [p.title for p in matched[0].patterns]
         self.say(f"matched in the main case: {'; '.join(titles) or 'nothing'}")
-        if request.strategy == "catalog" and request.problem.mode == "inference":
-            say_winnable(self.judge, self._cases[0].work, self.machine, say=self.say)
+        say_winnable(request, self.judge, self._cases[0].work, self.machine, say=self.say)
         rewritten = self._rewritten(matched) if request.strategy in WITH_ALGEBRA else ()
         both = (*matched, *rewritten)
         remembered, hinted = known_winners(both, self.machine, winners=self.places.winners, shipped=self.places.shipped)
@@ -213,9 +210,8 @@ class Evaluator:
         if solved or request.strategy == GIVEN:  # nobody tunes them
             known |= {p.id for m in both for p in m.patterns}
         both = foreseen(
-            both, self.device, known=known, say=self.say,
-            folder=self.places.libraries, objects=self._objects, tuned="tuning" not in request.without,
-            limit_s=self.time.limit_s(COMPILE_S, share=_FORESEEN),
+            both, self.device, known=known, say=self.say, tuned="tuning" not in request.without,
+            folder=self.places.libraries, objects=self._objects, time=self.time,
         )  # fmt: skip
         matched, rewritten = both[: len(matched)], both[len(matched) :]
         called, refusals = called_libraries(request, self._cases, matched, device=self.device, say=self.say)

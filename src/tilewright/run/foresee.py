@@ -18,25 +18,27 @@ from ..facts.device import Device
 from ..facts.pattern import Choice, Pattern
 from ..facts.run import Matched
 from ..facts.space import Point
+from ..facts.time_budget import UNBOUNDED, TimeBudget
 from ..realise.table import realisers
 from ..search.tune.predict import cpu_ns, cuda_ns, likeliest
 from .ahead import Objects, answers_of, paths_in
 from .children import LIMIT_S
 
+_SHARE = 0.3  # of a run's time, until which points may be compiled
 Say = Callable[[str], None]
 Job = tuple[str, Point]  # a pattern's id and one of its points
 
 
 def foreseen(
     matched: Sequence[Matched], device: Device, *, known: Collection[str], say: Say, folder: Path, objects: Objects,
-    tuned: bool = True, limit_s: float = LIMIT_S,
+    tuned: bool = True, time: TimeBudget = UNBOUNDED,
 ) -> tuple[Matched, ...]:  # fmt: skip
     """The same patterns with the points that are worth measuring, the likeliest first; those in `known`, whose winner
     is remembered, as they are. What is compiled for the device is kept in `folder`, and `objects` learns
     of it. Not `tuned`, nobody will measure them: where a realiser has its points in order by a model of its own, the
-    first alone is compiled, if it can run. What is not compiled within `limit_s` is not measured."""
+    first alone is compiled, if it can run. What is not compiled when a share of `time` has passed is not measured."""
     patterns = {p.id: p for m in matched for p in m.patterns if p.id not in known and len(p.space.points) > 1}
-    make = realisers(device)
+    make, limit_s = realisers(device), time.limit_s(LIMIT_S, share=_SHARE)
     ranked = {p.id for p in patterns.values() if make.is_ranked(p.program)}
     if device.target == "cpu":
         chosen = {p.id: _for_cpu(p, device) for p in patterns.values() if p.id not in ranked}

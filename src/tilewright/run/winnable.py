@@ -10,6 +10,7 @@ from ..facts.errors import HarnessError
 from ..facts.machine import Machine
 from ..facts.outcome import Inspected
 from ..facts.problem import Work
+from ..facts.run import Request
 
 if TYPE_CHECKING:
     from ..judge.evaluate import Judge
@@ -20,8 +21,11 @@ _PRODUCTS = re.compile(
 _MOST = 10.0  # times: beyond that the floor says little
 
 
-def say_winnable(judge: Judge, work: Work, machine: Machine, *, say: Callable[[str], None]) -> None:
-    """Say it of the judge's first case, by one profile of eager; a profiler that fails ends no run."""
+def say_winnable(request: Request, judge: Judge, work: Work, machine: Machine, *, say: Callable[[str], None]) -> None:
+    """Say it of the judge's first case, by one profile of eager, where nothing else looks into the module; a profiler
+    that fails ends no run."""
+    if request.strategy != "catalog" or request.problem.mode != "inference":
+        return
     try:
         seen = judge.inspect(None)
     except HarnessError as error:
