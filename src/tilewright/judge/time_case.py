@@ -127,13 +127,9 @@ class CaseTiming:
         if self.memory.described.inputs:
             with self._station("new contents"):
                 fresh = check_fresh(
-                    schedule,
-                    schedule.subjects[0],
-                    schedule.subjects[1],
-                    renew=self.verified.renew,
-                    look=look,
+                    schedule, schedule.subjects[0], schedule.subjects[1], renew=self.verified.renew, look=look,
                     quick=look,
-                )
+                )  # fmt: skip
         phases: tuple[Phase, ...] = ()
         if self.memory.described.gradients.outputs:
             with self._station("forward and backward apart"):
@@ -145,8 +141,7 @@ class CaseTiming:
             seen = self._profile()
             peaks = self._peaks(schedule.subjects)
         checked = replace(
-            concluded(checked.built, self.check.findings, counted.counts),
-            time_shares=shares(seen.spent, target),
+            concluded(checked.built, self.check.findings, counted.counts), time_shares=shares(seen.spent, target)
         )
         schedule.bursts[OURS] = [tuple(ns + beside_ns for ns in burst) for burst in schedule.bursts[OURS]]
         timed = timing.summarise(checked, schedule, ours=OURS, machine=machine, work=work)

@@ -52,11 +52,9 @@ def _times(drawn: Table, end: Ending, seen: Timed) -> None:
             continue
         ratio = end.timed.ratio(name) if end.timed else None
         drawn.add_row(
-            f"[bold]{words.NAMES[name]}[/]" if name == "ours" else words.NAMES[name],
-            words.duration(time.mid),
-            words.span(time),
-            escape(words.times(ratio)) if ratio else "",
-        )
+            f"[bold]{words.NAMES[name]}[/]" if name == "ours" else words.NAMES[name], words.duration(time.mid),
+            words.span(time), escape(words.times(ratio)) if ratio else "",
+        )  # fmt: skip
     for phase in seen.phases:
         for name, time in phase.times_ns:
             ratio = dict(phase.ratios).get(name)

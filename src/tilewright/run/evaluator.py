@@ -215,34 +215,18 @@ class Evaluator:
         if request.strategy == "fact" and not solved:
             looked, realised = self._looked_into(whole, matched, called)
         return SearchContext(
-            run=request.run,
-            problem=request.problem,
-            machine=self.machine,
-            strategy=request.strategy,
-            seed=request.seed,
-            budget_s=request.budget_s,
-            cases=self._cases,
-            matched=matched,
-            remembered=remembered,
-            sanitize=request.sanitize,
-            versions=(*versions(), *skeleton_digests(self.problem.target)),
-            languages=languages(request.problem.target),
-            hinted=hinted,
-            model=request.model.name if request.model else "",
-            limits=request.limits,
-            start=self._start(matched, remembered) if request.model else None,
-            near=self._near(request),
-            without=request.without,
-            rewritten=rewritten,
-            parts=looked.discovery.parts if looked else (),
-            spreads=looked.spreads if looked else (),
-            known=realised,
+            run=request.run, problem=request.problem, machine=self.machine, strategy=request.strategy,
+            seed=request.seed, budget_s=request.budget_s, cases=self._cases, matched=matched, remembered=remembered,
+            sanitize=request.sanitize, versions=(*versions(), *skeleton_digests(self.problem.target)),
+            languages=languages(request.problem.target), hinted=hinted,
+            model=request.model.name if request.model else "", limits=request.limits,
+            start=self._start(matched, remembered) if request.model else None, near=self._near(request),
+            without=request.without, rewritten=rewritten, parts=looked.discovery.parts if looked else (),
+            spreads=looked.spreads if looked else (), known=realised,
             libraries=called if looked or request.strategy != "fact" else (),
-            inductor=inductor_points(request, self._cases[0].graph),
-            refusals=refusals,
-            notes=self._notes(looked) if looked and request.model else (),
-            held=self.held(),
-        )
+            inductor=inductor_points(request, self._cases[0].graph), refusals=refusals,
+            notes=self._notes(looked) if looked and request.model else (), held=self.held(),
+        )  # fmt: skip
 
     def _rewritten(self, matched: tuple[Matched, ...]) -> tuple[Matched, ...]:
         """The patterns of the cases as declared algebra has them, if it has anything to do."""

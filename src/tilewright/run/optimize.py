@@ -229,13 +229,10 @@ def hand_over(
 
 def _driven(context: SearchContext, strategy: Strategy, *, ledger: Ledger, executor: _Executor, say: Say) -> Stop:
     return drive(
-        strategy,
-        ledger=ledger,
-        perform=lambda move: executor.perform(context, move),
-        announce=lambda moves: executor.announce(context, moves),
-        held=executor.held,
+        strategy, ledger=ledger, perform=lambda move: executor.perform(context, move),
+        announce=lambda moves: executor.announce(context, moves), held=executor.held,
         watch=lambda event: say(progress(event)),
-    )
+    )  # fmt: skip
 
 
 class _Executor:

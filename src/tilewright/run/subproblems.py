@@ -46,15 +46,10 @@ class Subproblems:
             return Failure(stage="propose", reason="not_alone", summary=f"{subproblem.title}: {why}")
         timing = Timing(budget_s=min(_MOST_TIMING_S, self._request.timing.budget_s), compiled=False)
         request = replace(
-            self._request,
-            problem=code.problem,
-            strategy=GIVEN if any(c.pattern == subproblem.name for c in whole.libraries) else "catalog",
-            timing=timing,
-            sanitize=False,
-            limits=Limits(),
-            without=(),
-            algebra=False,
-        )
+            self._request, problem=code.problem,
+            strategy=GIVEN if any(c.pattern == subproblem.name for c in whole.libraries) else "catalog", timing=timing,
+            sanitize=False, limits=Limits(), without=(), algebra=False,
+        )  # fmt: skip
         places = replace(self._places, out=self._places.out / "pieces" / subproblem.name)
         bench = self._bench_of(request, places=places, say=self._say, machine=self._machine)
         try:

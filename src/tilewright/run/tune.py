@@ -68,10 +68,7 @@ def tune(
                     warnings.extend(filter(None, [memory.remember(places.winners, winner)]))
 
             drive(
-                strategy(context, trials),
-                ledger=ledger,
-                perform=lambda move: bench.perform(context, move),
-                watch=watch,
-                held=bench.held,
-            )
+                strategy(context, trials), ledger=ledger, perform=lambda move: bench.perform(context, move),
+                watch=watch, held=bench.held,
+            )  # fmt: skip
             return TunedProblem(context=context, events=ledger.events(), winners=tuple(found), warnings=tuple(warnings))

@@ -62,16 +62,11 @@ def winner_of(context: SearchContext, event: Event, point: Point, *, found_at: s
     if time_ns is None:
         return None
     return Winner(
-        target=context.machine.target,
-        device=context.machine.device,
-        shape_class=pattern.shape_class,
-        title=pattern.title,
-        toolchain=toolchain(context.machine, tilewright=made_by(pattern, dict(context.versions))),
-        point=point,
-        tried=event.outcome.points,
-        floor_share=context.machine.floor_ns(context.cases[0].work) / time_ns.mid,
-        found_at=found_at,
-    )
+        target=context.machine.target, device=context.machine.device, shape_class=pattern.shape_class,
+        title=pattern.title, toolchain=toolchain(context.machine, tilewright=made_by(pattern, dict(context.versions))),
+        point=point, tried=event.outcome.points,
+        floor_share=context.machine.floor_ns(context.cases[0].work) / time_ns.mid, found_at=found_at,
+    )  # fmt: skip
 
 
 def patterns_by_id(matched: Sequence[Matched]) -> dict[str, Pattern]:

@@ -150,7 +150,5 @@ def _usage(usage: Any) -> Usage | None:
     if not all(map(is_count, counts)) or not any(counts[:2]):
         return None
     return Usage(
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cached_tokens=usage.cache_read_tokens or 0,
+        input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cached_tokens=usage.cache_read_tokens or 0
     )

@@ -122,8 +122,6 @@ def _parsed(body: str, path: Path) -> Reply:
         raise UserError(f"{path}: its head says a price of {fields['price_usd'][:30]}; write dollars, as in 0.05")
     return Reply(
         text=(body[head.end() :] if head else body).strip("\n"),
-        finish="length" if fields.get("finish") == "length" else "stop",
-        model=fields.get("model", "mailbox"),
-        usage=usage,
-        price_usd=price,
-    )
+        finish="length" if fields.get("finish") == "length" else "stop", model=fields.get("model", "mailbox"),
+        usage=usage, price_usd=price,
+    )  # fmt: skip

@@ -72,11 +72,9 @@ def _gpus() -> Iterator[SanitizerFinding]:
         name, memory, capability = (*(part.strip() for part in line.split(",")), "", "")[:3]
         new_enough = capability.partition(".")[0].isdigit() and float(capability) >= 8.0
         yield SanitizerFinding(
-            name=f"GPU {index}",
-            value=f"{name}, {memory}, compute capability {capability}",
-            ok=new_enough,
+            name=f"GPU {index}", value=f"{name}, {memory}, compute capability {capability}", ok=new_enough,
             advice="" if new_enough else "kernels are written for compute capability 8.0 and newer, 9.0 first",
-        )
+        )  # fmt: skip
     if not listed:
         for index, place in enumerate(sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))):
             model = place.read_text().partition("Model:")[2].partition("\n")[0].strip()

@@ -105,6 +105,5 @@ def _unchanged(check: Check, first: wire.Called) -> None:
     for i, (then, now) in enumerate(zip(check.memory.results(0), check.memory.results(1), strict=True)):
         if first.outputs[i].aliases_input < 0 and not same_bits(then, now):
             raise RefusedByCheck(
-                "result_changes",
-                f"case {check.case}: output {i} of an earlier call changed when it was called again",
+                "result_changes", f"case {check.case}: output {i} of an earlier call changed when it was called again"
             )

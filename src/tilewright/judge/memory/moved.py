@@ -18,14 +18,9 @@ class CaseState:
     left them."""
 
     def __init__(
-        self,
-        described: wire.Described,
-        *,
-        reference: Cell,
-        arenas: CaseArenas,
-        places: ResultPlaces,
+        self, described: wire.Described, *, reference: Cell, arenas: CaseArenas, places: ResultPlaces,
         limits: CellLimits,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._described = described
         self._reference = reference
         self._arenas = arenas

@@ -54,14 +54,9 @@ class Caller:
     call's cell took to get ready for it."""
 
     def __init__(
-        self,
-        memory: CaseMemory,
-        rng: random.Random,
-        *,
-        evictor: Evictor | None = None,
-        stirring: Stirring | None = None,
-        row_stirring: Stirring | None = None,
-    ) -> None:
+        self, memory: CaseMemory, rng: random.Random, *, evictor: Evictor | None = None,
+        stirring: Stirring | None = None, row_stirring: Stirring | None = None,
+    ) -> None:  # fmt: skip
         self.memory, self.rng, self.evictor = memory, rng, evictor
         self.stirring, self.row_stirring = stirring, row_stirring
         self.delay = Delay()
