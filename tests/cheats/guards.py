@@ -159,7 +159,7 @@ def _shows_early(
         early = wire.Lay(offset=image.offset, size_bytes=image.size_bytes)
         subject.cell.ask(early, wire.Done, limit_s=60.0, descriptor=image.descriptor)
     elif self.memory.device == "cuda":
-        self.memory.place(number, request.slot)
+        self.memory.sets.place(number, request.slot)
         request = self.evictor.before(request) if cold and self.evictor is not None else request
     self._clear(subject, cold=cold)
     return self._timed(subject.cell, request, wire.Tick)

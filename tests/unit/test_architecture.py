@@ -68,9 +68,6 @@ def test_nine_functions_in_ten_are_short() -> None:
 
 # What is still over the limits, by file. Lines may only go.
 LONG_CLASSES = """
-judge/memory/case_memory.py CaseMemory
-judge/memory/moved.py CaseState
-judge/memory/truths.py Truths
 kernels/cuda/gemm/epilogue/epilogue.py EpilogueStore
 kernels/cuda/gemm/fp32/split.py Split
 kernels/cuda/gemm/host/launch.py Gemm
@@ -87,9 +84,6 @@ kernels/cuda/rows/slides.py SlideCta
 kernels/cuda/rows/sums.py SumsCta
 kernels/cuda/rows/team.py TeamCta
 kernels/survey.py Survey
-realise/case_code.py _Writer
-realise/cpu/source.py _Text
-realise/cpu/text.py _Expression
 run/evaluator.py Evaluator
 search/strategies/fact.py _Fact
 """

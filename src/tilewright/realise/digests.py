@@ -12,7 +12,7 @@ from importlib.resources.abc import Traversable
 
 from ..facts.problem import Target
 
-_RENDERERS = {"cuda": ("rows/text.py",), "cpu": ("cpu/renderer.py", "cpu/source.py", "cpu/text.py")}
+_RENDERERS = {"cuda": ("rows/text.py",), "cpu": ("cpu/renderer.py", "cpu/declared.py", "cpu/source.py", "cpu/text.py")}
 _OF_ALL = ("ops.py", "store.py")
 _LOOK_ON = ("ahead.py", "cache.py", "cubin.py", "demand.py")  # they look at what was compiled, or keep it
 

@@ -40,8 +40,8 @@ class Check:
         described = self.memory.described
         calm = unlike and self.memory.slots > 1 and not described.mutated_state and not described.random
         request = wire.CallRequest(
-            tag=tag, args=described.args, inputs=self.memory.slot(slot), poison_bytes=self.memory.poison_bytes(),
-            seed=seed, between=self.memory.slot(0 if slot else 1) if calm else (), unlike=unlike,
+            tag=tag, args=described.args, inputs=self.memory.sets.slot(slot), poison_bytes=self.memory.poison_bytes(),
+            seed=seed, between=self.memory.sets.slot(0 if slot else 1) if calm else (), unlike=unlike,
         )  # fmt: skip
         called = self.cell.ask(request, wire.Called, limit_s=self.memory.limits.call_s)
         self.accept(called)

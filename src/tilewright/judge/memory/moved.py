@@ -93,13 +93,11 @@ class CaseState:
         request = wire.Rearrange(seed=seed, args=self._described.args, inputs=self._places.pool[0], keys=keys)
         return self._reference.ask(request, wire.Rearranged, limit_s=self._limits.call_s)
 
-    def before(self, names: Sequence[str]) -> Refs:
-        """Where guests find what these buffers held when `take` took them."""
-        return tuple(r for n, r in zip(self._described.mutated_state, self._places.before, strict=True) if n in names)
-
-    def after(self, names: Sequence[str]) -> Refs:
-        """Where a guest is to put what its calls have left of these buffers."""
-        return tuple(r for n, r in zip(self._described.mutated_state, self._places.after, strict=True) if n in names)
+    def buffers(self, names: Sequence[str], *, left: bool = False) -> Refs:
+        """Where guests find what these buffers held when `take` took them; `left`: where a guest is to put what its
+        calls have left of them."""
+        places = self._places.after if left else self._places.before
+        return tuple(r for n, r in zip(self._described.mutated_state, places, strict=True) if n in names)
 
     def tensors(self) -> tuple[Tensor, ...]:
         """What `take` found."""

@@ -12,7 +12,8 @@ from ...ir.partial import adding_up, in_parts, usual_parts
 from ...ir.program import DTYPE_BYTES, RANKED, Program, Reduction
 from ..float8 import computes_in_float8
 from ..realiser import Fit, Refused, copied, refused
-from .source import headline, open_rows, source, vector_dimension
+from .declared import open_rows, vector_dimension
+from .source import headline, source
 from .text import CannotRender
 
 target: Target = "cpu"
