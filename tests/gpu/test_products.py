@@ -29,8 +29,9 @@ from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.realise.compose import compose
 from tilewright.realise.gemm.tiles import KERNEL
-from tilewright.run.evaluator import Places, found_patterns
+from tilewright.run.matching import found_patterns
 from tilewright.run.optimize import optimize
+from tilewright.run.places import Places
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 

@@ -84,8 +84,6 @@ kernels/cuda/rows/slides.py SlideCta
 kernels/cuda/rows/sums.py SumsCta
 kernels/cuda/rows/team.py TeamCta
 kernels/survey.py Survey
-run/evaluator.py Evaluator
-search/strategies/fact.py _Fact
 """
 WIDE_FUNCTIONS = """
 kernels/autograd.py differentiable

@@ -18,9 +18,9 @@ from ..facts.problem import Mode, Precision, Problem, Target
 from ..facts.run import Timing
 from ..judge.build import load_candidate
 from ..report import markdown, summary
-from ..run.evaluator import Places
 from ..run.optimize import begun, judge_given, resume
 from ..run.optimize import optimize as run
+from ..run.places import Places
 from . import config
 from .capture import is_same, write_problem
 from .live import fallbacks, load, replacement

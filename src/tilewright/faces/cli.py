@@ -93,9 +93,9 @@ def optimize(
     as_json: JsonOption = False,
 ) -> None:
     """Make a module faster, judge the result, and write candidate, journal and report."""
-    from ..run.evaluator import Places
     from ..run.optimize import Access
     from ..run.optimize import optimize as run
+    from ..run.places import Places
     from .deliver import delivered
     from .reading import problem_of
 
@@ -123,9 +123,9 @@ def resume(
     as_json: JsonOption = False,
 ) -> None:
     """Continue a run that was stopped or killed, from its journal."""
-    from ..run.evaluator import Places
     from ..run.optimize import Access
     from ..run.optimize import resume as run
+    from ..run.places import Places
     from .deliver import delivered
 
     places = Places(out=folder, cache=config.cache_dir())
@@ -153,8 +153,8 @@ def evaluate(
 ) -> None:
     """Judge and time a candidate; exit 1 when it is refused."""
     from ..judge.build import load_candidate
-    from ..run.evaluator import Places
     from ..run.optimize import judge_given
+    from ..run.places import Places
     from .deliver import delivered
     from .reading import problem_of
 

@@ -40,7 +40,9 @@ from ..search.retrieve import store as table
 from ..search.strategies import ASKING, MAY_ASK, PARTS, STRATEGIES, given
 from ..search.tune import memory
 from .drive import Elsewhere, Strategy, drive
-from .evaluator import Evaluator, Places, Say, composed
+from .evaluator import Evaluator
+from .matching import composed
+from .places import Places, Say
 from .realisations import realised_by
 from .remote import Remote, bundle_folder
 from .winners import winner_of

@@ -19,7 +19,7 @@ from ..facts.problem import Problem
 from ..facts.run import Request, SearchContext
 from ..facts.verdict import Verified
 from .drive import Elsewhere
-from .evaluator import composed
+from .matching import composed
 
 _POLL_S = 1.0
 _KIND = "bundle"

@@ -24,8 +24,9 @@ from ..search.strategies.knobs import knobs_of
 from ..search.strategies.spending import Spending
 from ..search.strategies.tuning import Steps
 from .drive import Elsewhere
-from .evaluator import Bench, BenchOf, Evaluator, Places, Say
+from .evaluator import Evaluator
 from .optimize import Finished, hand_over, progress, sanitized_by_default
+from .places import Bench, BenchOf, Places, Say
 from .remote import Remote
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ..facts.errors import Lack, UserError
 from ..facts.machine import Machine
@@ -13,9 +12,7 @@ from ..facts.outcome import Failure, Station
 from ..facts.pattern import Subproblem
 from ..facts.run import GIVEN, Limits, Request, SearchContext, Timing
 from ..realise.subproblem_code import NotAlone, subproblem_code
-
-if TYPE_CHECKING:
-    from .evaluator import Bench, BenchOf, Places
+from .places import Bench, BenchOf, Places
 
 _MOST_TIMING_S = 2.0  # for which a subproblem's candidate is timed: what counts is judged in the whole module
 

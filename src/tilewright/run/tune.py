@@ -21,8 +21,9 @@ from ..search.strategies import tune as strategy
 from ..search.strategies.tuning import winning
 from ..search.tune import memory
 from .drive import drive
-from .evaluator import Evaluator, Places
+from .evaluator import Evaluator
 from .optimize import progress
+from .places import Places
 from .winners import winner_of
 
 

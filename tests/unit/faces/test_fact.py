@@ -18,8 +18,9 @@ from tilewright.facts.outcome import Timed
 from tilewright.facts.pattern import Choice, subproblem_of
 from tilewright.facts.run import Matched, Request, SearchContext, Timing
 from tilewright.facts.winner import toolchain
-from tilewright.run.evaluator import Evaluator, Places
+from tilewright.run.evaluator import Evaluator
 from tilewright.run.optimize import optimize
+from tilewright.run.places import Places
 from tilewright.run.realisations import known_of_module, known_of_subproblems, made_by
 from tilewright.search.retrieve import store as table
 
@@ -113,7 +114,7 @@ def test_a_solved_module_is_neither_tuned_nor_looked_into(tmp_path: Path, monkey
         settled.append(set(known))
         return matched
 
-    monkeypatch.setattr("tilewright.run.evaluator.foreseen", noted)
+    monkeypatch.setattr("tilewright.run.learning.foreseen", noted)
     with Evaluator(request, places=places, say=print, machine=machine) as bench:
         first = bench.context(request)
         (pattern,) = first.matched[0].patterns

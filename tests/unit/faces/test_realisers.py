@@ -14,8 +14,8 @@ from tilewright.facts.pattern import INDUCTOR, inductor_mode, without_inductor
 from tilewright.facts.run import Timing
 from tilewright.report import summary
 from tilewright.report.story import story
-from tilewright.run.evaluator import Places
 from tilewright.run.optimize import Finished, optimize
+from tilewright.run.places import Places
 
 pytestmark = [pytest.mark.slow, pytest.mark.measured, pytest.mark.usefixtures("own_cache")]
 

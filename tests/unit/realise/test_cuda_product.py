@@ -30,7 +30,7 @@ from tilewright.realise.gemm import renderer as cuda_product
 from tilewright.realise.gemm.kept_diagonals import NO_ZEROS, kept_diagonals, share, steps_of
 from tilewright.realise.gemm.time import work_ns
 from tilewright.run import training
-from tilewright.run.evaluator import found_patterns
+from tilewright.run.matching import found_patterns
 
 pytestmark = pytest.mark.one_in(3)
 

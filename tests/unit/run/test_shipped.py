@@ -21,9 +21,10 @@ from tilewright.facts.problem import Work
 from tilewright.facts.run import CaseFacts, Timing
 from tilewright.frontend.trace import trace
 from tilewright.report import summary
-from tilewright.run import evaluator as evaluator
-from tilewright.run.evaluator import Places, found_patterns
+from tilewright.run import opened
+from tilewright.run.matching import found_patterns
 from tilewright.run.optimize import optimize
+from tilewright.run.places import Places
 from tilewright.search.tune.exchange import export
 
 SOURCE = """
@@ -52,7 +53,7 @@ def test_a_first_run_with_what_is_shipped_tunes_nothing_and_judges_all_the_same(
 ) -> None:
     (tmp_path / "toy.py").write_text(SOURCE)
     on = replace(FAKE, processors=threads(), copy_bytes_per_s=1e12)
-    monkeypatch.setattr(evaluator, "measured_machine", lambda *_, **__: on)
+    monkeypatch.setattr(opened, "measured_machine", lambda *_, **__: on)
     names: dict[str, Any] = {}
     exec(SOURCE, names)
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")

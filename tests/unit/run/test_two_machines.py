@@ -31,8 +31,8 @@ from tilewright.facts.outcome import Failure, Interval, Station, Timed
 from tilewright.facts.problem import Target
 from tilewright.facts.run import Limits, Request, SearchContext, Timing
 from tilewright.facts.verdict import Verified
-from tilewright.run.evaluator import Places, Say
 from tilewright.run.optimize import Access, optimize, resume, write_candidate
+from tilewright.run.places import Places, Say
 from tilewright.run.remote import Remote
 from tilewright.run.session import Session, Terms
 from tilewright.run.worker import Visit, Worker
