@@ -12,7 +12,7 @@ import typer
 
 from ..facts.dialogue import ModelChoice
 from ..facts.errors import UserError
-from ..facts.run import Timing
+from ..facts.run import Request, Timing
 from . import config
 from .exits import Interruptible, exit_code, leave, line, obey_signals, open_standards
 from .many import bench, compare
@@ -93,7 +93,7 @@ def optimize(
     as_json: JsonOption = False,
 ) -> None:
     """Make a module faster, judge the result, and write candidate, journal and report."""
-    from ..run.optimize import Access
+    from ..run.optimize import Access, new_run, sanitized_by_default
     from ..run.optimize import optimize as run
     from ..run.places import Places
     from .deliver import delivered
@@ -106,13 +106,14 @@ def optimize(
     )  # fmt: skip
     places = Places(out=out or new_folder(problem.name), cache=config.cache_dir())
     with Interruptible(places.out):
-        finished = run(
-            problem, places=places, strategy=strategy or ("cutegen" if model else "catalog"), budget_s=budget_s,
-            seed=seed, say=say(as_json), sanitize=sanitize,
-            timing=Timing(budget_s=config.seconds(timing, "--timing"), compiled=not no_compile),
-            model=choice, limits=limits, access=Access(keys=config.key, wait=not no_wait), evaluator=evaluator,
-            without=parts_of(without), algebra=not no_algebra,
+        asked = Request(
+            run=new_run(), problem=problem, strategy=strategy or ("cutegen" if model else "catalog"), seed=seed,
+            budget_s=budget_s, timing=Timing(budget_s=config.seconds(timing, "--timing"), compiled=not no_compile),
+            sanitize=sanitized_by_default(problem, evaluator) if sanitize is None else sanitize, model=choice,
+            limits=limits, evaluator=evaluator, without=parts_of(without), algebra=not no_algebra,
         )  # fmt: skip
+        access = Access(keys=config.key, wait=not no_wait)
+        finished = run(asked, places=places, say=say(as_json), access=access)
     raise typer.Exit(show(delivered(finished, places.out), as_json=as_json))
 
 

@@ -60,10 +60,9 @@ def test_pieces_are_solved_composed_attributed_and_known_the_next_time(tmp_path:
     (tmp_path / "block.py").write_text(PROBLEM)
     problem = read_problem(tmp_path / "block.py", target="cpu")
     places = Places(out=tmp_path / "run", cache=tmp_path / "cache")
-    done = optimize(
-        problem, places=places, strategy="fact", budget_s=600.0, seed=0, say=print, sanitize=False,
-        timing=Timing(budget_s=0.2, compiled=False),
-    )  # fmt: skip
+    quick = Timing(budget_s=0.2, compiled=False)
+    asked = Request(run="r", problem=problem, strategy="fact", budget_s=600.0, seed=0, timing=quick)
+    done = optimize(asked, places=places, say=print)
     patterns = {p.id: p for p in done.context.matched[0].patterns}
     entered = {e.move.subproblem.name: e.outcome for e in done.events if isinstance(e.move, Enter)}
     assert len(patterns) == 1 and entered.keys() == patterns.keys()
