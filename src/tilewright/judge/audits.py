@@ -101,10 +101,7 @@ class _Bench:
     """The measurements of one problem, with its module in the reference's cell."""
 
     def __init__(self, problem: Problem, machine: Machine, reference: Cell, rng: random.Random) -> None:
-        self._problem = problem
-        self._machine = machine
-        self._reference = reference
-        self._rng = rng
+        self._problem, self._machine, self._reference, self._rng = problem, machine, reference, rng
 
     def figures(self, budget_s: float) -> Figures:
         state_seed, inputs_seed = secret(self._rng), secret(self._rng)

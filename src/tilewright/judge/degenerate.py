@@ -37,9 +37,7 @@ class DegenerateSolver:
     the truth."""
 
     def __init__(self, memory: CaseMemory, reference: Cell, *, seed: int) -> None:
-        self._memory = memory
-        self._reference = reference
-        self._seed = seed
+        self._memory, self._reference, self._seed = memory, reference, seed
         self._large = sum(memory.poison_bytes()) > _LARGE_BYTES
         self.operations = self._listed()
 

@@ -83,9 +83,7 @@ class CaseMemories:
     """Makes the case memories of one judge."""
 
     def __init__(self, problem: Problem, *, cells: Cells, limits: CellLimits) -> None:
-        self._problem = problem
-        self._cells = cells
-        self._limits = limits
+        self._problem, self._cells, self._limits = problem, cells, limits
 
     @contextmanager
     def memory(self, case: Case, *, sizes: Callable[[wire.Described, Target], CaseMemorySizes]) -> Iterator[CaseMemory]:

@@ -54,10 +54,7 @@ class Remote:
         self._events = events
         self._ahead: deque[Event] = deque()
         self._bundle = Bundle(bundle_folder(request.evaluator))
-        self._made = made
-        self._wait = wait
-        self._say = say
-        self._sleep = sleep
+        self._made, self._wait, self._say, self._sleep = made, wait, say, sleep
         self._held: tuple[Station, ...] = ()
 
     def __enter__(self) -> Self:

@@ -24,11 +24,8 @@ class Subproblems:
     def __init__(
         self, request: Request, *, places: Places, machine: Machine, say: Callable[[str], None], bench_of: BenchOf
     ) -> None:
-        self._request = request
-        self._places = places
-        self._machine = machine
-        self._say = say
-        self._bench_of = bench_of
+        self._request, self._places, self._machine = request, places, machine
+        self._say, self._bench_of = say, bench_of
         self._open: tuple[Subproblem, Bench, SearchContext] | None = None
         self._held: tuple[Station, ...] = ()
 

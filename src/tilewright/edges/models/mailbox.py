@@ -32,10 +32,7 @@ class Mailbox:
     def __init__(
         self, folder: Path, *, run: str, wait: bool = True, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self._folder = folder
-        self._run = run
-        self._wait = wait
-        self._sleep = sleep
+        self._folder, self._run, self._wait, self._sleep = folder, run, wait, sleep
 
     def announce(self, asks: Sequence[Ask]) -> None:
         """Every prompt lies there before the first is waited for."""

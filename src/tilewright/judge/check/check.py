@@ -27,9 +27,7 @@ class Check:
     """One candidate in the case memory of one case: what its calls return and leave is held against the reference's."""
 
     def __init__(self, memory: CaseMemory, cell: Cell, *, case: int, precision: Precision, findings: Findings) -> None:
-        self.memory = memory
-        self.cell = cell
-        self.case = case
+        self.memory, self.cell, self.case = memory, cell, case
         self.precision: Precision = precision
         self.findings = findings
         self.state = CandidateState(memory, cell, case=case, findings=findings)

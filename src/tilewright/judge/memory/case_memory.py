@@ -30,9 +30,7 @@ class CaseMemory(AbstractContextManager["CaseMemory"]):
     def __init__(
         self, described: wire.Described, *, device: str, reference: Cell, limits: CellLimits, sizes: CaseMemorySizes
     ) -> None:
-        self.described = described
-        self.device = device
-        self.limits = limits
+        self.described, self.device, self.limits = described, device, limits
         self.pool, self.slots, self.places = sizes.pool, sizes.slots, sizes.results
         self.tight = sizes.tight
         self._reference = reference

@@ -21,11 +21,8 @@ class CaseState:
         self, described: wire.Described, *, reference: Cell, arenas: CaseArenas, places: ResultPlaces,
         limits: CellLimits,
     ) -> None:  # fmt: skip
-        self._described = described
-        self._reference = reference
-        self._arenas = arenas
-        self._places = places
-        self._limits = limits
+        self._described, self._reference, self._arenas = described, reference, arenas
+        self._places, self._limits = places, limits
         self.names = tuple(s.name for s in described.state)
         self.shared = places.shared_state
         self.attributes = self.left_attributes = described.attributes

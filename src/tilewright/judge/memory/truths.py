@@ -29,12 +29,8 @@ class Truths:
         self, described: wire.Described, state: CaseState, *, reference: Cell, arenas: CaseArenas, places: ResultPlaces,
         limits: CellLimits,
     ) -> None:  # fmt: skip
-        self._described = described
-        self._state = state
-        self._reference = reference
-        self._arenas = arenas
-        self._places = places
-        self._limits = limits
+        self._described, self._state, self._reference, self._arenas = described, state, reference, arenas
+        self._places, self._limits = places, limits
 
     def call(self, k: int, *, seed: int) -> None:
         """The reference's own result on pool set `k`; its state is as before afterwards."""
