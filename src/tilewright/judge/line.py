@@ -57,7 +57,7 @@ class CellLine:
             "own": str(plan.folder), "hidden": [str(p) for p in plan.hidden],
         }  # fmt: skip
         self._end.sendall(json.dumps(setup).encode() + b"\n")
-        self._channel = Channel(self._end, nonce, calls.KINDS if plan.isolate else wire.KINDS)
+        self._channel = Channel(self._end, nonce, calls.KINDS if plan.isolate else wire.ALL_KINDS)
 
     def send(self, request: Any, descriptor: int | None = None) -> None:
         try:
