@@ -101,7 +101,6 @@ kernels/cuda/gemm/mainloop/mixed_input.py _unpacked
 kernels/cuda/gemm/mainloop/small_m.py _small_m _end
 kernels/cuda/gemm/mainloop/streamed.py _streamed
 kernels/cuda/gemm/mainloop/wgmma.py _kernel
-realise/gemm/time.py work_ns
 """
 # Their parameters are a user's options, by name alone: at most 13.
 OPTIONS = """
