@@ -12,31 +12,10 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 T = TypeVar("T")
 
 _MODULES = (
-    "..ir.program",
-    ".space",
-    ".candidate",
-    ".profile",
-    ".outcome",
-    ".tensor",
-    ".problem",
-    ".machine",
-    ".pattern",
-    ".discovery",
-    ".dialogue",
-    ".move",
-    "..ir.graph",
-    ".segment",
-    ".realised",
-    ".run",
-    ".audit",
-    ".winner",
-    ".demand",
-    ".order",
-    ".document",
-    ".rule",
-    ".verdict",
-    ".gradients",
-)
+    "..ir.program", ".space", ".candidate", ".profile", ".outcome", ".tensor", ".problem", ".machine", ".pattern",
+    ".discovery", ".dialogue", ".move", "..ir.graph", ".segment", ".realised", ".run", ".audit", ".winner", ".demand",
+    ".order", ".document", ".rule", ".verdict", ".gradients",
+)  # fmt: skip
 
 
 # Names of journals of format 4, which this version reads, and the next need not.

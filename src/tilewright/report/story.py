@@ -408,11 +408,9 @@ def _environment(context: SearchContext) -> tuple[tuple[str, str], ...]:
     rates = ", ".join(f"{name} {words.rate(rate, 'FLOP/s')}" for name, rate in machine.matmul_flops_per_s)
     return (
         ("device", machine.device + (f" ({machine.processors} multiprocessors)" if machine.target == "cuda" else "")),
-        ("driver", machine.driver),
-        ("last-level cache", words.capacity(machine.cache_bytes)),
-        ("memory bandwidth, measured", words.rate(machine.copy_bytes_per_s, "B/s")),
-        ("matrix rates, measured", rates),
+        ("driver", machine.driver), ("last-level cache", words.capacity(machine.cache_bytes)),
+        ("memory bandwidth, measured", words.rate(machine.copy_bytes_per_s, "B/s")), ("matrix rates, measured", rates),
         *((name, version) for name, version in context.versions if version and name != "driver"),
         ("problem", f"{problem.name} (digest {problem.digest}, {problem.mode}, precision: {problem.precision})"),
         ("run", f"{context.run} (strategy {context.strategy}, seed {context.seed}, budget {context.budget_s:g} s)"),
-    )
+    )  # fmt: skip

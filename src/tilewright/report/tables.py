@@ -132,14 +132,12 @@ def _bench_row(task: Task) -> list[str]:
     result = "improved" if won(task) else reason.replace("_", " ") or status.replace("_", " ")
     result += f" ({whose(task)})" if status == "failed" else ""
     return [
-        escape(str(task.get("problem", "?"))),
-        f"[{_COLOURS.get(status, 'red')}]{escape(result)}[/]",
+        escape(str(task.get("problem", "?"))), f"[{_COLOURS.get(status, 'red')}]{escape(result)}[/]",
         *(words.duration(t["mid"]) if t else "" for t in times.values()),
         _x(ratio_of(task, "eager") if status != "pending" else None),
         f"{ratio['low']:.2f} – {ratio['high']:.2f}" if ratio else "",
-        _x(ratio_of(task, "best") if status != "pending" else None),
-        _share(task.get("floor_share")),
-    ]
+        _x(ratio_of(task, "best") if status != "pending" else None), _share(task.get("floor_share")),
+    ]  # fmt: skip
 
 
 def _bench_lines(total: dict[str, object]) -> str:

@@ -54,15 +54,9 @@ def findings(cache_dir: Path, *, measured: Sequence[Machine] = ()) -> tuple[Sani
     """All that was looked for, in the order of reading; seconds at most. `measured`: machines whose rates to tell."""
     gpus = tuple(_gpus())
     return (
-        *(gpus or (_no_gpu(),)),
-        *_driver(bool(gpus)),
-        *_packages(bool(gpus)),
-        *_compiler(),
-        *_cuda_tools(bool(gpus)),
-        *_protections(),
-        *_memory(cache_dir),
-        *(rate for machine in measured for rate in _rates(machine)),
-    )
+        *(gpus or (_no_gpu(),)), *_driver(bool(gpus)), *_packages(bool(gpus)), *_compiler(), *_cuda_tools(bool(gpus)),
+        *_protections(), *_memory(cache_dir), *(rate for machine in measured for rate in _rates(machine)),
+    )  # fmt: skip
 
 
 def _gpus() -> Iterator[SanitizerFinding]:
