@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from ..client import Cell, CellFault, CellLimits
+from ..client import CellFault
 from ..wire import messages as wire
-from .places import ResultPlaces
+from .one_case import OneCase
 
 T = TypeVar("T")
 _APPEAL, _SLOWER = 2.0, 4.0  # times what a call may take: some thirty in float64; and of a slow or busy machine
@@ -16,8 +16,9 @@ _APPROACH = 8.0  # and to bring inputs beside turns is some hundred
 class Appeals:
     """Of one case, on the pool set for which the truth was computed last."""
 
-    def __init__(self, described: wire.Described, *, reference: Cell, places: ResultPlaces, limits: CellLimits) -> None:
-        self._described, self._reference, self._places, self._limits = described, reference, places, limits
+    def __init__(self, case: OneCase) -> None:
+        self._described, self._reference, self._limits = case.described, case.reference, case.limits
+        self._places = case.places
 
     def appeal(self, k: int, outputs: tuple[int, ...], *, place: int, seed: int, least: float = 0.0) -> wire.Judgement:
         """The verdict on these outputs of `place`, on pool set `k`, by the error budget of each element; without any

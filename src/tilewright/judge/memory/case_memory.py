@@ -20,6 +20,7 @@ from .appeals import Appeals
 from .arena import Arena, bytes_of
 from .input_sets import InputSets
 from .moved import CaseState
+from .one_case import OneCase
 from .places import CaseArenas, CaseMemorySizes, Refs, as_returned, laid_out
 from .truths import Truths
 
@@ -38,16 +39,11 @@ class CaseMemory(AbstractContextManager["CaseMemory"]):
         self._places = laid_out(described, sizes)
         self.shared_init = self._places.init
         self._arenas = CaseArenas(self._places, device)
-        self.state = CaseState(
-            described, reference=reference, arenas=self._arenas, places=self._places, limits=limits
-        )  # fmt: skip
-        self.truths = Truths(
-            described, self.state, reference=reference, arenas=self._arenas, places=self._places, limits=limits
-        )  # fmt: skip
-        self.sets = InputSets(
-            device=device, reference=reference, arenas=self._arenas, places=self._places, limits=limits
+        case = OneCase(
+            described=described, reference=reference, arenas=self._arenas, places=self._places, limits=limits
         )
-        self.appeals = Appeals(described, reference=reference, places=self._places, limits=limits)
+        self.state, self.sets, self.appeals = CaseState(case), InputSets(case), Appeals(case)
+        self.truths = Truths(case, self.state)
         try:
             reference.map_arena(self._arenas.private.message(), self._arenas.private.descriptor)
             self.admit(reference)

@@ -6,22 +6,20 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from ..client import Cell, CellLimits
 from ..wire import messages as wire
 from .images import Image
 from .mapped import exchange
-from .places import CaseArenas, Refs, ResultPlaces
+from .one_case import OneCase
+from .places import Refs
 from .sameness import one_thread, same_bits
 
 
 class InputSets:
     """Of one case; pool sets and slots are numbered from 0."""
 
-    def __init__(
-        self, *, device: str, reference: Cell, arenas: CaseArenas, places: ResultPlaces, limits: CellLimits
-    ) -> None:
-        self._device, self._reference = device, reference
-        self._arenas, self._places, self._limits = arenas, places, limits
+    def __init__(self, case: OneCase) -> None:
+        self._reference, self._limits = case.reference, case.limits
+        self._arenas, self._places = case.arenas, case.places
 
     def draw(self, k: int, *, family: str, seed: int, upstream: str = "normal") -> None:
         """Fill pool set `k`; in training with upstream gradients of the given kind."""
@@ -37,7 +35,7 @@ class InputSets:
 
     def image(self, sets: Sequence[int], first_slot: int) -> Image | None:
         """These pool sets, to be laid over as many slots from the first on; None where there is nothing to lay."""
-        if self._device != "cpu" or not self._places.input_bytes:
+        if self._arenas.device != "cpu" or not self._places.input_bytes:
             return None
         starts = [self._places.slots[first_slot + i][0].offset for i in range(len(sets))]
         image = Image(starts[0], starts[-1] + self._places.input_bytes)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from ..client import Cell, CellLimits
 from ..wire import messages as wire
-from .places import CaseArenas, Refs, ResultPlaces
+from .one_case import OneCase
+from .places import Refs
 from .sameness import same_bits
 
 
@@ -17,15 +17,12 @@ class CaseState:
     `attributes`: plain values that calls move, as `take` found them; `left_attributes`: as the reference's last call
     left them."""
 
-    def __init__(
-        self, described: wire.Described, *, reference: Cell, arenas: CaseArenas, places: ResultPlaces,
-        limits: CellLimits,
-    ) -> None:  # fmt: skip
-        self._described, self._reference, self._arenas = described, reference, arenas
-        self._places, self._limits = places, limits
-        self.names = tuple(s.name for s in described.state)
-        self.shared = places.shared_state
-        self.attributes = self.left_attributes = described.attributes
+    def __init__(self, case: OneCase) -> None:
+        self._described, self._reference, self._limits = case.described, case.reference, case.limits
+        self._arenas, self._places = case.arenas, case.places
+        self.names = tuple(s.name for s in case.described.state)
+        self.shared = case.places.shared_state
+        self.attributes = self.left_attributes = case.described.attributes
 
     def take(self) -> None:
         """Copy the reference's state, as it is now, into both arenas."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ..client import Cell, CellFault, CellLimits
+from ..client import CellFault
 from ..wire import messages as wire
 from .moved import CaseState
-from .places import CaseArenas, ResultPlaces
+from .one_case import OneCase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +25,10 @@ class TruthFacts:
 class Truths:
     """Of one case, for the last set of inputs that was asked for."""
 
-    def __init__(
-        self, described: wire.Described, state: CaseState, *, reference: Cell, arenas: CaseArenas, places: ResultPlaces,
-        limits: CellLimits,
-    ) -> None:  # fmt: skip
-        self._described, self._state, self._reference, self._arenas = described, state, reference, arenas
-        self._places, self._limits = places, limits
+    def __init__(self, case: OneCase, state: CaseState) -> None:
+        self._described, self._reference, self._limits = case.described, case.reference, case.limits
+        self._arenas, self._places = case.arenas, case.places
+        self._state = state
 
     def call(self, k: int, *, seed: int) -> None:
         """The reference's own result on pool set `k`; its state is as before afterwards."""
