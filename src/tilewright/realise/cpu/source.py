@@ -78,7 +78,7 @@ class _Text:
             *self._row(),
             *self._sweeps(),
             *self._element(),
-            *_function("static", "store_row", _ROW, [*map(self._store, self.plan.row_outputs)]),
+            *_function("store_row", _ROW, [*map(self._store, self.plan.row_outputs)]),
             "};\n",
             f"TW_EXPORT(Program, {self.walk})",
         ]
@@ -102,7 +102,7 @@ class _Text:
         members += [f"    Ranked<{self.writer.ranks(r)}> {self.names[n]};" for n, r in lists.items()]
         body = [f"    row.{self.names[n]} = at(in_{n});" for n in rows if n in self.operands]
         body += [f"    row.{self.names[s.result]} = {self.writer.plain(s, self._row_name)};" for s in self.plan.head]
-        return [*_struct("Row", members), *_function("static", "head", "[[maybe_unused]] Row& row", body), ""]
+        return [*_struct("Row", members), *_function("head", "[[maybe_unused]] Row& row", body), ""]
 
     def _row_name(self, name: str) -> str:
         return f"row.{self.names[name]}"
@@ -169,7 +169,7 @@ class _Text:
         """The last sweep, which writes the element-level outputs."""
         body = self._elements(self.plan.final, *(o.name for o in self.plan.element_outputs))
         body += [self._store(o) for o in self.plan.element_outputs]
-        return _function("static", "element", _ROW, body)
+        return _function("element", _ROW, body)
 
 
 class _ScanText(_Text):
@@ -217,7 +217,7 @@ class _ScanText(_Text):
             f"  static constexpr bool {flags};",
             f"  using Scan = {_SCANS[scan.op]}<{', '.join(state)}>;",
             "  using Passes = Scanned;",
-            *_function("static", "argument", _ROW, body, gives="Scan::State"),
+            *_function("argument", _ROW, body, gives="Scan::State"),
             "",
         ]
 
@@ -230,7 +230,7 @@ class _ScanText(_Text):
         ]
         body += self._elements(self.plan.final, *(o.name for o in self.plan.element_outputs))
         body += [self._store(o) for o in self.plan.element_outputs]
-        return _function("static", "element", f"{_ROW}, [[maybe_unused]] Scan::State scanned", body)
+        return _function("element", f"{_ROW}, [[maybe_unused]] Scan::State scanned", body)
 
 
 _SCANS = {"cumsum": "SumScan", "cumprod": "ProductScan", "logcumsumexp": "LogSumScan", "cummax": "MaximumScan",
@@ -263,9 +263,9 @@ def _struct(name: str, members: list[str]) -> list[str]:
     return [f"  struct {name} {{", *members, "  };"] if members else [f"  struct {name} {{}};"]
 
 
-def _function(qualifier: str, name: str, parameters: str, body: list[str], gives: str = "void") -> list[str]:
+def _function(name: str, parameters: str, body: list[str], gives: str = "void") -> list[str]:
     head = [
         "  template <class At>",
-        f"  {qualifier} TW_INLINE {gives} {name}([[maybe_unused]] const At& at, {parameters}) {{",
+        f"  static TW_INLINE {gives} {name}([[maybe_unused]] const At& at, {parameters}) {{",
     ]
     return [*head, *body, "  }"]
