@@ -108,7 +108,7 @@ class Pair:
                 return resume(places=self.places, say=silent, access=access).stop
             shutil.rmtree(self.places.out)
             asked = Request(
-                run=new_run(), problem=PROBLEM, strategy=self.strategy, budget_s=100.0, seed=0, sanitize=True,
+                run=new_run(), problem=PROBLEM, strategy=self.strategy, budget_s=100.0, seed=0,
                 model=ModelChoice(name=f"scripted:{self.replies}", base_url="http://here:1/v1"),
                 evaluator=f"bundle:{self.asking}",
             )  # fmt: skip
