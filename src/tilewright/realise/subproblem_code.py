@@ -171,9 +171,9 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
 def _described(spread: InputStatistics) -> str:
     """The arguments of `drawn`."""
     numbers = [f"{v:.6g}" for v in (spread.low, spread.high, spread.mean, spread.deviation)]
-    shares = [f"{v:.4g}" for v in (spread.zeros, spread.infinite)]
+    shares = f"({spread.zeros:.4g}, {spread.infinite:.4g})"
     dtype = TORCH_DTYPES.get(spread.dtype, spread.dtype).removeprefix("torch.")
-    return ", ".join([repr(spread.shape), repr(spread.stride), repr(dtype), *numbers, *shares])
+    return ", ".join([repr(spread.shape), repr(spread.stride), repr(dtype), *numbers, shares])
 
 
 @cache
