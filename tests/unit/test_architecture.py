@@ -83,10 +83,8 @@ kernels/cuda/rows/scan.py ScanCta
 kernels/cuda/rows/slides.py SlideCta
 kernels/cuda/rows/sums.py SumsCta
 kernels/cuda/rows/team.py TeamCta
-kernels/survey.py Survey
 """
 WIDE_FUNCTIONS = """
-kernels/autograd.py differentiable
 kernels/cuda/gemm/epilogue/column_groups.py store
 kernels/cuda/gemm/epilogue/epilogue.py __init__ store _send
 kernels/cuda/gemm/epilogue/row_blocks.py store

@@ -87,7 +87,8 @@ def _ours(mode: str) -> tuple[SourceFile, ...]:
     """What the module asks before it runs a case, and what it has for torch.compile, verbatim, for
     `tilewright_kernels/`."""
     kernels = files("tilewright.kernels")
-    names = ("__init__.py", "contents.py", "guards.py", "survey.py", *(("compiled.py", "ops.py") if mode else ()))
+    guards = ("__init__.py", "contents.py", "guards.py", "reached.py", "survey.py", "watched.py")
+    names = (*guards, *(("compiled.py", "ops.py") if mode else ()))
     return tuple(SourceFile(path=f"tilewright_kernels/{n}", text=kernels.joinpath(n).read_text()) for n in names)
 
 

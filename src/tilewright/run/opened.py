@@ -101,5 +101,4 @@ class OpenedJudge:
         theirs = built_by_nvcc(
             (candidate, *written.values()), headers=cutlass_headers(), folder=folder, jobs=jobs, objects=objects
         )
-        made = compiled_ahead(candidate, ours, folder=folder, jobs=jobs, device=self.device, objects=objects)
-        return theirs + made if ours else theirs
+        return theirs + compiled_ahead(candidate, ours, folder=folder, jobs=jobs, device=self.device, objects=objects)
