@@ -18,7 +18,10 @@ from tilewright.facts.outcome import Timed
 from tilewright.facts.pattern import Choice, subproblem_of
 from tilewright.facts.run import Matched, Request, SearchContext, Timing
 from tilewright.facts.winner import toolchain
+from tilewright.run.ahead import Objects
 from tilewright.run.evaluator import Evaluator
+from tilewright.run.learning import Learning
+from tilewright.run.opened import OpenedJudge
 from tilewright.run.optimize import optimize
 from tilewright.run.places import Places
 from tilewright.run.realisations import known_of_module, known_of_subproblems, made_by
@@ -93,9 +96,10 @@ def test_pieces_are_solved_composed_attributed_and_known_the_next_time(tmp_path:
     request = Request(
         run="r", problem=problem, strategy="fact", seed=0, budget_s=60.0, timing=Timing(budget_s=0.2, compiled=False)
     )
-    bench = Evaluator(request, places=places, say=print, machine=context.machine)
+    opened = OpenedJudge(request, places=places, say=print, machine=context.machine)
+    learning = Learning(request, opened, places=places, say=print, objects=Objects())
     looked: Any = SimpleNamespace(discovery=SimpleNamespace(parts=context.parts))
-    kinds = [document.kind for document in bench._notes(looked)]
+    kinds = [document.kind for document in learning._notes(looked)]
     assert "note" in kinds and len(kinds) == kinds.count("note") + 2, "beside notes a model reads vetted examples"
     assert ("realised" in kinds) == bool(listed), "what was judged here among them"
 
