@@ -12,7 +12,7 @@ from pathlib import Path
 from ..edges.ledger import Ledger
 from ..edges.models import Keys, Model, open_model
 from ..facts.candidate import Candidate
-from ..facts.dialogue import ModelChoice, Reply
+from ..facts.dialogue import Reply
 from ..facts.errors import HarnessError, UserError
 from ..facts.machine import Machine
 from ..facts.move import (
@@ -33,20 +33,21 @@ from ..facts.move import (
 )
 from ..facts.outcome import Captured, Failure, Inspected, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
-from ..facts.run import AGENT, GIVEN, Limits, Request, SearchContext, Timing
+from ..facts.run import AGENT, GIVEN, Request, SearchContext, Timing
 from ..facts.verdict import Verified
 from ..judge import sanitize as sanitizing
 from ..search.retrieve import store as table
 from ..search.strategies import ASKING, MAY_ASK, PARTS, STRATEGIES, given
 from ..search.tune import memory
 from .drive import Elsewhere, Strategy, drive
-from .evaluator import Evaluator, Places, Say, composed
+from .evaluator import Evaluator
+from .matching import composed
+from .places import Places, Say
 from .realisations import realised_by
 from .remote import Remote, bundle_folder
 from .winners import winner_of
 
 _USUAL = Timing()
-_UNLIMITED = Limits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,29 +71,23 @@ class Finished:
     candidate_dir: Path | None  # None: a given candidate, which lies where it lay
 
 
-def optimize(
-    problem: Problem, *, places: Places, strategy: str, budget_s: float, seed: int, say: Say,
-    sanitize: bool | None = None, timing: Timing = _USUAL, model: ModelChoice | None = None,
-    limits: Limits = _UNLIMITED, access: ModelAccess = _NOBODY, evaluator: str = "", without: Sequence[str] = (),
-    algebra: bool = True,
-) -> Finished:  # fmt: skip
+def optimize(request: Request, *, places: Places, say: Say, access: ModelAccess = _NOBODY) -> Finished:
     """A new run in `places.out`; UserError if that folder already holds a run of which something came, or for a fault
-    of the problem's.
-    `sanitize` of None: where compute-sanitizer can be had. `evaluator`, `without`, `algebra`: as in Request.
-    Raises Pending where a model's reply or the evaluator's answer has not come yet: `resume` then goes on."""
-    require_model(strategy, model is not None)
-    require_parts(strategy, without)
-    if evaluator:
-        bundle_folder(evaluator)  # what is wrong with its name is said before any work
-    request = Request(
-        run=uuid.uuid4().hex[:12], problem=problem, strategy=strategy, seed=seed, budget_s=budget_s, timing=timing,
-        sanitize=sanitized_by_default(problem, evaluator) if sanitize is None else sanitize, model=model, limits=limits,
-        evaluator=evaluator, without=tuple(without), algebra=algebra,
-    )  # fmt: skip
-    if model is not None:
-        open_model(model, run=request.run, keys=access.keys)  # what is wrong with its name is said before any work
+    of the problem's. Raises Pending where a model's reply or the evaluator's answer has not come yet: `resume` then
+    goes on."""
+    require_model(request.strategy, request.model is not None)
+    require_parts(request.strategy, request.without)
+    if request.evaluator:
+        bundle_folder(request.evaluator)  # what is wrong with its name is said before any work
+    if request.model is not None:  # and with the model's
+        open_model(request.model, run=request.run, keys=access.keys)
     with _new_journal(request, places) as ledger:
         return _carry_on(request, ledger=ledger, places=places, say=say, access=access)
+
+
+def new_run() -> str:
+    """The name of a run: no other has it."""
+    return uuid.uuid4().hex[:12]
 
 
 def require_model(strategy: str, named: bool) -> None:
@@ -120,9 +115,7 @@ def judge_given(
     timing: Timing = _USUAL,
 ) -> Finished:  # fmt: skip
     """Judge one candidate: a run with nothing to search; `Finished.stop.best` is None if it was refused."""
-    request = Request(
-        run=uuid.uuid4().hex[:12], problem=problem, strategy=GIVEN, seed=seed, budget_s=0.0, timing=timing
-    )
+    request = Request(run=new_run(), problem=problem, strategy=GIVEN, seed=seed, budget_s=0.0, timing=timing)
     with _new_journal(request, places) as ledger, Evaluator(request, places=places, say=say) as bench:
         context = bench.context(request)
         ledger.write(context)
@@ -202,7 +195,7 @@ def _bench(
     return Evaluator(request, places=places, say=say, machine=machine)
 
 
-def sanitized_by_default(problem: Problem, evaluator: str) -> bool:
+def sanitized_by_default(problem: Problem, evaluator: str = "") -> bool:
     """Whether a winner goes under compute-sanitizer where nobody said: where it is. What another machine lacks it will
     say."""
     return problem.target == "cuda" if evaluator else not sanitizing.absent(problem.target)
@@ -229,13 +222,10 @@ def hand_over(
 
 def _driven(context: SearchContext, strategy: Strategy, *, ledger: Ledger, executor: _Executor, say: Say) -> Stop:
     return drive(
-        strategy,
-        ledger=ledger,
-        perform=lambda move: executor.perform(context, move),
-        announce=lambda moves: executor.announce(context, moves),
-        held=executor.held,
+        strategy, ledger=ledger, perform=lambda move: executor.perform(context, move),
+        announce=lambda moves: executor.announce(context, moves), held=executor.held,
         watch=lambda event: say(progress(event)),
-    )
+    )  # fmt: skip
 
 
 class _Executor:
