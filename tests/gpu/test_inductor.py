@@ -17,7 +17,8 @@ from tilewright.facts.pattern import INDUCTOR, Choice, Recipe
 from tilewright.facts.problem import Problem
 from tilewright.facts.run import Request, SearchContext, Timing
 from tilewright.facts.space import point
-from tilewright.run.evaluator import Evaluator, Places
+from tilewright.run.evaluator import Evaluator
+from tilewright.run.places import Places
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 

@@ -15,12 +15,12 @@ from ..edges.gpu.machine import default_target
 from ..facts.candidate import Candidate
 from ..facts.errors import HarnessError, TooBusy, UserError
 from ..facts.problem import Mode, Precision, Problem, Target
-from ..facts.run import Timing
+from ..facts.run import Request, Timing
 from ..judge.build import load_candidate
 from ..report import markdown, summary
-from ..run.evaluator import Places
-from ..run.optimize import begun, judge_given, resume
+from ..run.optimize import begun, judge_given, new_run, resume, sanitized_by_default
 from ..run.optimize import optimize as run
+from ..run.places import Places
 from . import config
 from .capture import is_same, write_problem
 from .live import fallbacks, load, replacement
@@ -94,11 +94,12 @@ def optimize(
         if _goes_on(places, module, example_inputs, wanted):
             finished = resume(places=places, say=say)
         else:
-            finished = run(
-                wanted.problem(write_problem(module, example_inputs, folder / "problem")), places=places,
-                strategy="catalog", budget_s=budget_s, seed=seed, say=say,
-                timing=Timing(budget_s=timing_s, compiled=compiled), algebra=algebra,
+            problem = wanted.problem(write_problem(module, example_inputs, folder / "problem"))
+            asked = Request(
+                run=new_run(), problem=problem, strategy="catalog", budget_s=budget_s, seed=seed, algebra=algebra,
+                timing=Timing(budget_s=timing_s, compiled=compiled), sanitize=sanitized_by_default(problem),
             )  # fmt: skip
+            finished = run(asked, places=places, say=say)
     found = summary(finished.context, finished.events, candidate_dir=str(places.candidate))
     improved = found["status"] == "improved"
     return Optimized(

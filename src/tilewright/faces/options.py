@@ -16,8 +16,7 @@ from . import config
 MOST_SEED = 2**32 - 1
 
 TargetOption = Annotated[
-    Literal["auto", "cuda", "cpu"],
-    typer.Option("--target", help="Device to run on; auto: the GPU, else the CPU."),
+    Literal["auto", "cuda", "cpu"], typer.Option("--target", help="Device to run on; auto: the GPU, else the CPU.")
 ]
 SeedOption = Annotated[
     int,
@@ -94,8 +93,7 @@ WithoutOption = Annotated[
     ),
 ]  # fmt: skip
 ModelOption = Annotated[
-    str | None,
-    typer.Option("--model", metavar="PROVIDER:NAME|mailbox:DIR|...", help="The model that a strategy asks."),
+    str | None, typer.Option("--model", metavar="PROVIDER:NAME|mailbox:DIR|...", help="The model that a strategy asks.")
 ]
 BaseUrlOption = Annotated[
     str, typer.Option("--base-url", help="Where the provider listens, if not at its own address.")
@@ -130,8 +128,7 @@ SearchBudgetOption = Annotated[
 
 OnlyOption = Annotated[str | None, typer.Option("--only", help="Problem numbers, e.g. 1,5,19-31 (of a folder).")]
 JobsOption = Annotated[
-    int,
-    typer.Option("--jobs", min=1, max=1024, help="Problems at once on each device; they measure in turn."),
+    int, typer.Option("--jobs", min=1, max=1024, help="Problems at once on each device; they measure in turn.")
 ]
 DevicesOption = Annotated[
     str | None, typer.Option("--devices", help="GPUs to spread a folder over, e.g. 0,1,2,3; default: one.")

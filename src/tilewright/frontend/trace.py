@@ -298,12 +298,10 @@ class _Walk:
             results = [lowered(self.builder, results[0])]
         schema = node.target._schema
         self.calls.append(Call(
-            name=node.name, target=_target(node.target),
-            args=tuple(self._template(a) for a in node.args),
+            name=node.name, target=_target(node.target), args=tuple(self._template(a) for a in node.args),
             kwargs=tuple((k, self._template(v)) for k, v in node.kwargs.items()),
             results=tuple("" if r is None else r.node.name for r in results), single=single,
-            view=any(r.alias_info is not None for r in schema.returns),
-            ordered=_draws(node) or schema.is_mutable,
+            view=any(r.alias_info is not None for r in schema.returns), ordered=_draws(node) or schema.is_mutable,
         ))  # fmt: skip
         self.values[node] = results[0] if single else tuple(results)
         if instead := self.builder.instead:

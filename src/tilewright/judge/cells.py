@@ -38,9 +38,7 @@ class Cells:
         self._problem = problem
         self._workdir = workdir / f"{_FOLDERS}{os.getpid()}-{started(os.getpid())}"
         self._numbers = itertools.count()
-        self._threads = threads
-        self._limits = limits
-        self._say = say
+        self._threads, self._limits, self._say = threads, limits, say
         self._reference: Cell | None = None
         self.spares = Spares(
             problem.target, lambda namespaces: self._start(CANDIDATE, namespaces=namespaces), self._note

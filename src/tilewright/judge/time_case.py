@@ -131,13 +131,9 @@ class CaseTiming:
         if self.memory.described.inputs:
             with self._station("new contents"):
                 fresh = check_fresh(
-                    schedule,
-                    schedule.subjects[0],
-                    schedule.subjects[1],
-                    renew=self.verified.renew,
-                    look=look,
+                    schedule, schedule.subjects[0], schedule.subjects[1], renew=self.verified.renew, look=look,
                     quick=look,
-                )
+                )  # fmt: skip
         phases: tuple[Phase, ...] = ()
         if self.memory.described.gradients.outputs:
             with self._station("forward and backward apart"):
@@ -149,8 +145,7 @@ class CaseTiming:
             seen = self._profile()
             peaks = self._peaks(schedule.subjects)
         checked = replace(
-            concluded(checked.built, self.check.findings, counted.counts),
-            time_shares=shares(seen.spent, target),
+            concluded(checked.built, self.check.findings, counted.counts), time_shares=shares(seen.spent, target)
         )
         schedule.bursts[OURS] = [tuple(ns + beside_ns for ns in burst) for burst in schedule.bursts[OURS]]
         timed = timing.summarise(checked, schedule, ours=OURS, machine=machine, work=work)
@@ -189,7 +184,7 @@ class CaseTiming:
         ours = TimedSubject(OURS, self.check.cell, moved=self.check.state.moved, attributes=self.check.state.attributes)
         subjects = [ours, *(subject_of(self.memory, name, self.opened.reference) for name in (EAGER, timing.AA))]
         subjects += [subject_of(self.memory, COMPILE, self.compiled)] if self.compiled is not None else []
-        inputs = self.memory.inputs(0)
+        inputs = self.memory.sets.inputs(0)
         stirring = Stirring(inputs, slots=self.memory.pool, rng=self.opened.rng)
         if not stirring.changes_rows:
             self.check.findings.note("inputs of this structure can't be stirred: timed calls saw few sets of contents")
@@ -210,7 +205,7 @@ class CaseTiming:
 
     def _peaks(self, subjects: Sequence[TimedSubject]) -> tuple[tuple[str, int], ...]:
         """Memory at the peak of one call, by implementation, where it can be had."""
-        request = wire.Peak(args=self.memory.described.args, inputs=self.memory.slot(0))
+        request = wire.Peak(args=self.memory.described.args, inputs=self.memory.sets.slot(0))
         others = [p for p in subjects if p.name != timing.AA]
         found = ((p.name, peak_bytes(p.cell, request, limit_s=self.memory.limits.call_s)) for p in others)
         return tuple((name, size) for name, size in found if size >= 0)
@@ -218,7 +213,7 @@ class CaseTiming:
     def _profile(self) -> wire.Profiled:
         """What a call spends its time in. Comes last: a profiler may slow down what follows it. That it fails
         says nothing of the candidate."""
-        request = wire.Profile(args=self.memory.described.args, inputs=self.memory.slot(0))
+        request = wire.Profile(args=self.memory.described.args, inputs=self.memory.sets.slot(0))
         try:
             return self.check.cell.ask(request, wire.Profiled, limit_s=self.memory.limits.call_s)
         except CellFault as fault:

@@ -135,7 +135,7 @@ def _job(opened: OpenProblem, candidate: Candidate, case: Case, folder: Path) ->
     """What judge.candidate_process.rerun is to run; what the candidate is called with lies in the folder then."""
     with opened.memories.memory(case, sizes=check_memory_sizes) as memory:
         memory.state.take()
-        memory.draw(0, family="own", seed=secret(opened.rng))
+        memory.sets.draw(0, family="own", seed=secret(opened.rng))
         memory.record(0, folder / RECORDED)
     return sanitizing.SanitizerJob(
         candidate=candidate, described=case.described, folder=folder, seed=case.seed,

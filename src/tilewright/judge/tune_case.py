@@ -82,10 +82,10 @@ class _Tuning:
         check.state.load()
         inputs, draws = secret(opened.rng), secret(opened.rng)
         trial = Trial(case=check.case, family="own", seed=inputs, redraw=0, draws=draws)
-        memory.draw(0, family="own", seed=trial.seed)
+        memory.sets.draw(0, family="own", seed=trial.seed)
         check.usable(trial, memory.truths.run(0, seed=trial.draws).exact)
         for slot in range(memory.slots):
-            memory.place(0, slot)
+            memory.sets.place(0, slot)
         evictor = Evictor(flush_bytes(opened.machine), memory.device)
         schedule = BurstSchedule(Caller(memory, opened.rng, evictor=evictor), subjects=[])
         opened.patience.require("tuning", comes_and_goes=check.cell.usage.comes_and_goes)

@@ -47,14 +47,9 @@ class _Case:
 
 
 def compose(
-    problem_source: str,
-    cases: Sequence[CaseFacts],
-    matched: Sequence[Matched],
-    recipe: Recipe,
-    *,
-    device: Device,
+    problem_source: str, cases: Sequence[CaseFacts], matched: Sequence[Matched], recipe: Recipe, *, device: Device,
     make: Realisers | None = None,
-) -> Candidate:
+) -> Candidate:  # fmt: skip
     """The candidate in which the recipe's patterns are fused and everything else runs as torch does it.
 
     `matched` holds the patterns of each case; a case that was not traced, or in which nothing is fused, runs the
@@ -92,7 +87,8 @@ def _ours(mode: str) -> tuple[SourceFile, ...]:
     """What the module asks before it runs a case, and what it has for torch.compile, verbatim, for
     `tilewright_kernels/`."""
     kernels = files("tilewright.kernels")
-    names = ("__init__.py", "contents.py", "guards.py", "survey.py", *(("compiled.py", "ops.py") if mode else ()))
+    guards = ("__init__.py", "contents.py", "guards.py", "reached.py", "survey.py", "watched.py")
+    names = (*guards, *(("compiled.py", "ops.py") if mode else ()))
     return tuple(SourceFile(path=f"tilewright_kernels/{n}", text=kernels.joinpath(n).read_text()) for n in names)
 
 
@@ -163,19 +159,13 @@ def _model(parts: _Parts, training: bool, target: Target) -> str:
     lines = parts.lines
     text = _template().render(
         about="The module with its fused kernels, made by Tilewright." if lines else "The module as it was.",
-        patterns=lines,
-        ids=[p.id for p in parts.chosen],
+        patterns=lines, ids=[p.id for p in parts.chosen],
         turned=[c.pattern for c in parts.written if c.written is not None and c.written.points],
-        segments=[*parts.segments, *names],
-        shared=list(parts.packages),
-        cases=parts.cases,
-        acting=tuple(case.index for case in parts.cases if case.acts),
-        training=training,
-        target=target,
-        plain=not any("torch.device(" in line for case in parts.cases for line in case.body),
-        mode=parts.mode,
+        segments=[*parts.segments, *names], shared=list(parts.packages), cases=parts.cases,
+        acting=tuple(case.index for case in parts.cases if case.acts), training=training, target=target,
+        plain=not any("torch.device(" in line for case in parts.cases for line in case.body), mode=parts.mode,
         whole=parts.whole,
-    )
+    )  # fmt: skip
     return f"{text.rstrip()}\n"
 
 

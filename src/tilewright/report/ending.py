@@ -96,11 +96,9 @@ def _judged(timed: Timed) -> tuple[Status, ShownVerdict]:
     if timed.undecided:
         said = f"{said}, while noise hides whether it works on what it kept of earlier calls"
     verdict = ShownVerdict(
-        accepted=True,
-        stage="timing",
-        reason="faster" if faster else "not_faster",
+        accepted=True, stage="timing", reason="faster" if faster else "not_faster",
         summary=said if faster else f"{said or 'no baseline was timed'}: not faster than eager beyond noise",
-    )
+    )  # fmt: skip
     return ("improved" if faster else "no_improvement"), verdict
 
 

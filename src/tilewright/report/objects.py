@@ -61,22 +61,15 @@ def summary(context: SearchContext, events: Sequence[Event], *, candidate_dir: s
         "refusals": list(context.refusals),
         "attribution": [
             {
-                "pattern": w.pattern,
-                "title": w.title,
-                "by": w.by,
-                "alone": _interval(w.alone),
-                "without": _interval(w.without),
-                "instead": list(w.instead),
+                "pattern": w.pattern, "title": w.title, "by": w.by, "alone": _interval(w.alone),
+                "without": _interval(w.without), "instead": list(w.instead),
             }
             for w in attribution(context, events, end)
         ],
         "algebra": less
         and {
-            "steps": list(less.steps),
-            "kept": less.kept,
-            "with": _interval(less.with_it),
-            "without": _interval(less.without),
-            "refused": less.refused,
+            "steps": list(less.steps), "kept": less.kept, "with": _interval(less.with_it),
+            "without": _interval(less.without), "refused": less.refused,
         },
         "candidate": candidate_dir or None,
         "candidate_id": end.timed.checked.built.candidate_id if end.timed else None,
@@ -93,7 +86,7 @@ def summary(context: SearchContext, events: Sequence[Event], *, candidate_dir: s
         "machine": _machine(context),
         "seconds": sum(e.wall_s for e in events),
         "device_seconds": {"all": sum(held.values()), "stations": held},
-    }
+    }  # fmt: skip
 
 
 def device_seconds(context: SearchContext, events: Sequence[Event]) -> dict[str, float]:
@@ -295,15 +288,7 @@ def _error(timed: Timed | None) -> dict[str, object] | None:
 def _machine(context: SearchContext) -> dict[str, object]:
     machine = context.machine
     names = (
-        "target",
-        "device",
-        "driver",
-        "torch",
-        "dsl",
-        "processors",
-        "cache_bytes",
-        "copy_bytes_per_s",
-        "under_load",
+        "target", "device", "driver", "torch", "dsl", "processors", "cache_bytes", "copy_bytes_per_s", "under_load",
         "key",
-    )
+    )  # fmt: skip
     return {n: getattr(machine, n) for n in names} | {"matmul_flops_per_s": dict(machine.matmul_flops_per_s)}

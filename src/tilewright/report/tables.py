@@ -52,11 +52,9 @@ def _times(drawn: Table, end: Ending, seen: Timed) -> None:
             continue
         ratio = end.timed.ratio(name) if end.timed else None
         drawn.add_row(
-            f"[bold]{words.NAMES[name]}[/]" if name == "ours" else words.NAMES[name],
-            words.duration(time.mid),
-            words.span(time),
-            escape(words.times(ratio)) if ratio else "",
-        )
+            f"[bold]{words.NAMES[name]}[/]" if name == "ours" else words.NAMES[name], words.duration(time.mid),
+            words.span(time), escape(words.times(ratio)) if ratio else "",
+        )  # fmt: skip
     for phase in seen.phases:
         for name, time in phase.times_ns:
             ratio = dict(phase.ratios).get(name)
@@ -134,14 +132,12 @@ def _bench_row(task: Task) -> list[str]:
     result = "improved" if won(task) else reason.replace("_", " ") or status.replace("_", " ")
     result += f" ({whose(task)})" if status == "failed" else ""
     return [
-        escape(str(task.get("problem", "?"))),
-        f"[{_COLOURS.get(status, 'red')}]{escape(result)}[/]",
+        escape(str(task.get("problem", "?"))), f"[{_COLOURS.get(status, 'red')}]{escape(result)}[/]",
         *(words.duration(t["mid"]) if t else "" for t in times.values()),
         _x(ratio_of(task, "eager") if status != "pending" else None),
         f"{ratio['low']:.2f} – {ratio['high']:.2f}" if ratio else "",
-        _x(ratio_of(task, "best") if status != "pending" else None),
-        _share(task.get("floor_share")),
-    ]
+        _x(ratio_of(task, "best") if status != "pending" else None), _share(task.get("floor_share")),
+    ]  # fmt: skip
 
 
 def _bench_lines(total: dict[str, object]) -> str:

@@ -18,7 +18,6 @@ from ..kernels.nvcc import libraries, toolchain
 from ..kernels.store import anonymous
 from .children import LIMIT_S, shared_out
 
-
 _SHARE = 0.8  # of a run's time, until which what is to be judged may be compiled
 
 

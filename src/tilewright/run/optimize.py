@@ -12,7 +12,7 @@ from pathlib import Path
 from ..edges.ledger import Ledger
 from ..edges.models import Keys, Model, open_model
 from ..facts.candidate import Candidate
-from ..facts.dialogue import ModelChoice, Reply
+from ..facts.dialogue import Reply
 from ..facts.errors import HarnessError, ModelOut, Pending, UserError
 from ..facts.machine import Machine
 from ..facts.move import (
@@ -33,7 +33,7 @@ from ..facts.move import (
 )
 from ..facts.outcome import Captured, Failure, Inspected, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
-from ..facts.run import AGENT, GIVEN, Limits, Request, SearchContext, Timing
+from ..facts.run import AGENT, GIVEN, Request, SearchContext, Timing
 from ..facts.time_budget import TimeBudget
 from ..facts.verdict import Verified
 from ..judge import sanitize as sanitizing
@@ -41,14 +41,16 @@ from ..search.retrieve import store as table
 from ..search.strategies import ASKING, MAY_ASK, PARTS, STRATEGIES, given
 from ..search.tune import memory
 from .drive import Elsewhere, JournalMismatch, Strategy, drive
-from .evaluator import Evaluator, Places, Say, composed
+from .evaluator import Evaluator
 from .in_time import OutOfTime, best_of, ended_in_time
+from .matching import composed
+from .places import Places, Say
 from .realisations import realised_by
 from .remote import Remote, bundle_folder
+from .winnable import say_winnable
 from .winners import winner_of
 
 _USUAL = Timing()
-_UNLIMITED = Limits()
 _LEAST_OF_RESUMED = 0.25  # of the budget, for a run that goes on after its time
 
 
@@ -74,32 +76,24 @@ class Finished:
     cut_short: bool = False  # something ended the search after a candidate had been accepted
 
 
-def optimize(
-    problem: Problem, *, places: Places, strategy: str, budget_s: float, seed: int, say: Say,
-    sanitize: bool | None = None, racecheck: bool = False, timing: Timing = _USUAL, model: ModelChoice | None = None,
-    limits: Limits = _UNLIMITED, access: ModelAccess = _NOBODY, evaluator: str = "", without: Sequence[str] = (),
-    algebra: bool = True,
-) -> Finished:  # fmt: skip
+def optimize(request: Request, *, places: Places, say: Say, access: ModelAccess = _NOBODY) -> Finished:
     """A new run in `places.out`; UserError if that folder already holds a run of which something came, or for a fault
-    of the problem's.
-    `budget_s` bounds all of it on the wall's clock. What was accepted is handed over whatever ends the search then: the
-    budget, an interruption, a fault of ours.
-    `sanitize` of None: where compute-sanitizer can be had. `evaluator`, `without`, `algebra`, `racecheck`: as in
-    Request.
-    Raises Pending where a model's reply or the evaluator's answer has not come yet: `resume` then goes on."""
-    require_model(strategy, model is not None)
-    require_parts(strategy, without)
-    if evaluator:
-        bundle_folder(evaluator)  # what is wrong with its name is said before any work
-    request = Request(
-        run=uuid.uuid4().hex[:12], problem=problem, strategy=strategy, seed=seed, budget_s=budget_s, timing=timing,
-        sanitize=sanitized_by_default(problem, evaluator) if sanitize is None else sanitize, model=model, limits=limits,
-        evaluator=evaluator, without=tuple(without), algebra=algebra, racecheck=racecheck,
-    )  # fmt: skip
-    if model is not None:
-        open_model(model, run=request.run, keys=access.keys)  # what is wrong with its name is said before any work
+    of the problem's. `Request.budget_s` bounds all of it on the wall's clock; what was accepted is handed over whatever
+    ends the search then: the budget, an interruption, a fault of ours. Raises Pending where a model's reply or the
+    evaluator's answer has not come yet: `resume` then goes on."""
+    require_model(request.strategy, request.model is not None)
+    require_parts(request.strategy, request.without)
+    if request.evaluator:
+        bundle_folder(request.evaluator)  # what is wrong with its name is said before any work
+    if request.model is not None:  # and with the model's
+        open_model(request.model, run=request.run, keys=access.keys)
     with _new_journal(request, places) as ledger:
         return _carry_on(request, ledger=ledger, places=places, say=say, access=access)
+
+
+def new_run() -> str:
+    """The name of a run: no other has it."""
+    return uuid.uuid4().hex[:12]
 
 
 def require_model(strategy: str, named: bool) -> None:
@@ -124,17 +118,11 @@ def require_parts(strategy: str, without: Sequence[str]) -> None:
 
 def judge_given(
     problem: Problem, candidate: Candidate, *, places: Places, seed: int, say: Say, sanitize: bool = False,
-    racecheck: bool = False, timing: Timing = _USUAL,
+    timing: Timing = _USUAL, racecheck: bool = False,
 ) -> Finished:  # fmt: skip
     """Judge one candidate: a run with nothing to search; `Finished.stop.best` is None if it was refused."""
     request = Request(
-        run=uuid.uuid4().hex[:12],
-        problem=problem,
-        strategy=GIVEN,
-        seed=seed,
-        budget_s=0.0,
-        timing=timing,
-        racecheck=racecheck,
+        run=new_run(), problem=problem, strategy=GIVEN, seed=seed, budget_s=0.0, timing=timing, racecheck=racecheck
     )
     with _new_journal(request, places) as ledger, Evaluator(request, places=places, say=say) as bench:
         context = bench.context(request)
@@ -224,6 +212,8 @@ def _searched(
     ) as bench:  # fmt: skip
         if context is None:
             context = bench.context(request)
+            if isinstance(bench, Evaluator):
+                say_winnable(bench.judge, context, say=say)
             if not request.evaluator and request.model is None:
                 context = replace(context, opened_s=time.passed_s())
             ledger.write(context)
@@ -288,7 +278,7 @@ def _bench(
     return Evaluator(request, places=places, say=say, machine=machine, time=_of_here(time, request))
 
 
-def sanitized_by_default(problem: Problem, evaluator: str) -> bool:
+def sanitized_by_default(problem: Problem, evaluator: str = "") -> bool:
     """Whether a winner goes under compute-sanitizer where nobody said: where it is. What another machine lacks it will
     say."""
     return problem.target == "cuda" if evaluator else not sanitizing.absent(problem.target)
@@ -322,13 +312,9 @@ def _driven(
         accepted(event)
 
     return drive(
-        strategy,
-        ledger=ledger,
-        perform=lambda move: executor.perform(context, move),
-        announce=lambda moves: executor.announce(context, moves),
-        held=executor.held,
-        watch=watch,
-    )
+        strategy, ledger=ledger, perform=lambda move: executor.perform(context, move),
+        announce=lambda moves: executor.announce(context, moves), held=executor.held, watch=watch,
+    )  # fmt: skip
 
 
 class _Executor:

@@ -10,7 +10,7 @@ from ..facts.errors import HarnessError
 from ..facts.machine import Machine
 from ..facts.outcome import Inspected
 from ..facts.problem import Work
-from ..facts.run import Request
+from ..facts.run import SearchContext
 
 if TYPE_CHECKING:
     from ..judge.evaluate import Judge
@@ -21,17 +21,17 @@ _PRODUCTS = re.compile(
 _MOST = 10.0  # times: beyond that the floor says little
 
 
-def say_winnable(request: Request, judge: Judge, work: Work, machine: Machine, *, say: Callable[[str], None]) -> None:
-    """Say it of the judge's first case, by one profile of eager, where nothing else looks into the module; a profiler
-    that fails ends no run."""
-    if request.strategy != "catalog" or request.problem.mode != "inference":
+def say_winnable(judge: Judge, context: SearchContext, *, say: Callable[[str], None]) -> None:
+    """Say it of the first case, by one profile of eager, where nothing else looks into the module; a profiler that
+    fails ends no run."""
+    if context.strategy != "catalog" or context.problem.mode != "inference":
         return
     try:
         seen = judge.inspect(None)
     except HarnessError as error:
         say(f"what can be won at most was not seen: {error}")
         return
-    told = winnable(seen, work, machine) if isinstance(seen, Inspected) else ""
+    told = winnable(seen, context.cases[0].work, context.machine) if isinstance(seen, Inspected) else ""
     if told:
         say(told)
 

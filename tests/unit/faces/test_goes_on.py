@@ -13,7 +13,7 @@ import tilewright
 from tilewright.edges.sandbox.strain import Strain
 from tilewright.faces import api
 from tilewright.facts.outcome import Timed
-from tilewright.facts.problem import Problem
+from tilewright.facts.run import Request
 from tilewright.run.evaluator import Evaluator
 
 X = torch.randn(6, 16)
@@ -104,8 +104,8 @@ def test_the_same_call_goes_on_and_gives_the_module_for_all_examples(
 def test_the_mode_is_the_problems(mode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[str] = []
 
-    def run(problem: Problem, **_: object) -> None:
-        judged.append(problem.mode)
+    def run(request: Request, **_: object) -> None:
+        judged.append(request.problem.mode)
         raise tilewright.HarnessError("enough")
 
     monkeypatch.setattr(api, "run", run)

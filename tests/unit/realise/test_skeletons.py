@@ -13,7 +13,13 @@ from tilewright.realise.table import Realisers
 
 ROOT = Path(tilewright.kernels.__file__).parent
 SHARED = {"__init__.py", "ops.py", "autograd.py", "store.py"}
-GUARDS = {"contents.py", "guards.py", "survey.py"}  # of the module that is composed, whatever its kernels
+GUARDS = {
+    "contents.py",
+    "guards.py",
+    "reached.py",
+    "survey.py",
+    "watched.py",
+}  # of the module that is composed, whatever its kernels
 OURS = {"cuda/common/ahead.py", "cuda/common/demand.py"}  # they look at what candidates compiled
 PRODUCTS = {"cuda/common/cubin.py"}
 PARTS = ("mainloop", "epilogue", "prologue", "fp32", "host")

@@ -20,8 +20,8 @@ from tilewright.facts.outcome import Failure, Interval, PointTime, Tuned
 from tilewright.facts.run import Request, SearchContext
 from tilewright.facts.time_budget import UNBOUNDED, TimeBudget
 from tilewright.run import in_time, optimize
-from tilewright.run.evaluator import Places
 from tilewright.run.in_time import OutOfTime, best_of, ended_in_time
+from tilewright.run.places import Places
 
 GIVEN = context(pattern("fused_0", points=3), pattern("fused_1", points=3))
 
@@ -55,10 +55,8 @@ def run(
 ) -> optimize.Finished:  # fmt: skip
     monkeypatch.setattr(optimize, "_bench", lambda *a, **k: Bench(later, first or timed(2.0)))
     monkeypatch.setattr(optimize, "composed", lambda context, recipe: candidate(recipe))
-    return optimize.optimize(
-        PROBLEM, places=Places(out=tmp_path / "run", cache=tmp_path), strategy="catalog", budget_s=budget_s, seed=0,
-        say=print, sanitize=False,
-    )  # fmt: skip
+    request = Request(run="r", problem=PROBLEM, strategy="catalog", seed=0, budget_s=budget_s)
+    return optimize.optimize(request, places=Places(out=tmp_path / "run", cache=tmp_path), say=print)
 
 
 def candidate(recipe: Any) -> Any:

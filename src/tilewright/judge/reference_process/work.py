@@ -134,10 +134,7 @@ def measure(call: Any, operands: Iterable[Tensor], outputs_of: Any) -> ObservedW
     dtype = next((d for d in _WIDEST_FIRST if d in witness.matrix_dtypes), "f32")
     fresh = [t for t in outputs if t.untyped_storage().data_ptr() not in own]
     work = Work(
-        bytes_read=witness.read_bytes(own),
-        bytes_written=sum(bytes_of(spec_of(t)) for t in fresh),
-        matmul_flops=int(sum(per_op.values()) - conv),
-        conv_flops=int(conv),
-        dtype=dtype,
-    )
+        bytes_read=witness.read_bytes(own), bytes_written=sum(bytes_of(spec_of(t)) for t in fresh),
+        matmul_flops=int(sum(per_op.values()) - conv), conv_flops=int(conv), dtype=dtype,
+    )  # fmt: skip
     return ObservedWork(work, witness.longest_sum, witness.steps, witness.effort.seconds(), result)

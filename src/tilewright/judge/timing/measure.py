@@ -280,12 +280,8 @@ def summarise(checked: Checked, schedule: BurstSchedule, *, ours: str, machine: 
     if AA in bursts:
         ratios.append(("aa", statistics.ratio_interval(bursts["eager"], bursts[AA])))
     return Timed(
-        checked=checked,
-        times_ns=tuple((n, statistics.time_interval(b)) for n, b in bursts.items()),
-        ratios=tuple(ratios),
-        samples=tuple(Samples(name=n, bursts_ns=b) for n, b in bursts.items()),
-        floor_ns=machine.floor_ns(work),
-        resolution_ns=_RESOLUTION_NS[schedule.memory.device],
-        bytes_moved=work.bytes_moved,
-        flops=work.flops,
-    )
+        checked=checked, times_ns=tuple((n, statistics.time_interval(b)) for n, b in bursts.items()),
+        ratios=tuple(ratios), samples=tuple(Samples(name=n, bursts_ns=b) for n, b in bursts.items()),
+        floor_ns=machine.floor_ns(work), resolution_ns=_RESOLUTION_NS[schedule.memory.device],
+        bytes_moved=work.bytes_moved, flops=work.flops,
+    )  # fmt: skip

@@ -155,11 +155,9 @@ def read(reply: Reply, current: Candidate | None) -> WrittenReply:
     elif reply.empty:
         made = Edited(candidate=None, problem=f"it was empty ({reply.finish})")
     return WrittenReply(
-        candidate=made.candidate,
-        problem=made.problem,
-        idea=_line(reply.text, "IDEA") or "(no idea stated)",
+        candidate=made.candidate, problem=made.problem, idea=_line(reply.text, "IDEA") or "(no idea stated)",
         prediction=_line(reply.text, "PREDICTION"),
-    )
+    )  # fmt: skip
 
 
 def _line(text: str, name: str) -> str:

@@ -198,9 +198,7 @@ class _Drafting(_Population):
         if "sampling" not in self.parts:
             return AS_IT_IS
         return Sampling(
-            temperature=self.dice.choice(TEMPERATURES),
-            effort=self.dice.choice(EFFORTS),
-            member=self.dice.randrange(60),
+            temperature=self.dice.choice(TEMPERATURES), effort=self.dice.choice(EFFORTS), member=self.dice.randrange(60)
         )
 
     def _draft(self, slot: int, generation: int, *, last: int, others: Sequence[_Proposal]) -> _Draft:
@@ -215,10 +213,7 @@ class _Drafting(_Population):
         if not home:
             near, ledger = self.author.context.near, self.lessons.recent
             return _Draft(
-                kind="write",
-                island=island,
-                base=None,
-                messages=self.author.first("write", near=near, ledger=ledger),
+                kind="write", island=island, base=None, messages=self.author.first("write", near=near, ledger=ledger)
             )
         parent = self.archive.parent(island, self.dice)
         joins = "recombination" in self.parts and slot == last and generation > 1
