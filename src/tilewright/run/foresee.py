@@ -40,6 +40,7 @@ def foreseen(
     patterns = {p.id: p for m in matched for p in m.patterns if p.id not in known and len(p.space.points) > 1}
     make, limit_s = realisers(device), time.limit_s(LIMIT_S, share=_SHARE)
     ranked = {p.id for p in patterns.values() if make.is_ranked(p.program)}
+    late = limit_s < LIMIT_S  # what is not known then was not come to
     if device.target == "cpu":
         chosen = {p.id: _for_cpu(p, device) for p in patterns.values() if p.id not in ranked}
     else:
@@ -48,7 +49,7 @@ def foreseen(
         if not tuned:
             patterns = {k: p for k, p in patterns.items() if not (k in ranked and _is_able(p, demands, device))}
             demands |= compiled(list(patterns.values()))
-        chosen = {k: _for_cuda(p, demands, device, say, ranked=k in ranked) for k, p in patterns.items()}
+        chosen = {k: _for_cuda(p, demands, device, say, ranked=k in ranked, late=late) for k, p in patterns.items()}
     return tuple(replace(m, patterns=tuple(chosen.get(p.id, p) for p in m.patterns)) for m in matched)
 
 
@@ -67,10 +68,11 @@ def _for_cpu(pattern: Pattern, device: Device) -> Pattern:
 
 
 def _for_cuda(
-    pattern: Pattern, demands: Mapping[Job, Demand | str], device: Device, say: Say, *, ranked: bool
+    pattern: Pattern, demands: Mapping[Job, Demand | str], device: Device, say: Say, *, ranked: bool, late: bool = False
 ) -> Pattern:
     found = {p: demands.get((pattern.id, p), "not known") for p in pattern.space.points}
-    if all(demand == "not known" for demand in found.values()):
+    known = [demand for demand in found.values() if demand != "not known"]
+    if len(known) < len(found) and not (late and known):
         say(f"{pattern.id}: what its kernels take is not known here; its points stay in their order")
         return pattern
     plans: set[str] = set()
