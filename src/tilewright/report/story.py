@@ -173,7 +173,7 @@ def _tiles(end: Ending) -> tuple[StoryTile, ...]:
     if end.timed is None:
         return ()
     tiles = []
-    for name, title in (("eager", "against eager"), ("compile", "against torch.compile")):
+    for name, title in (("eager", "against eager"), ("compile", f"against {end.timed.compile_title}")):
         if ratio := end.timed.ratio(name):
             note = f"99% interval {words.digits(ratio.low)} – {words.digits(ratio.high)}"
             tiles.append(StoryTile(name=title, value=f"{words.digits(ratio.mid)}×", note=note))
@@ -197,7 +197,7 @@ def _times(end: Ending) -> tuple[TimeRow, ...]:
             ratio = end.seen.ratio(name)
             rows.append(
                 TimeRow(
-                    name="tried, not kept" if name == "ours" and end.timed is None else words.NAMES[name],
+                    name="tried, not kept" if name == "ours" and end.timed is None else words.named(name, end.seen),
                     median=words.duration(time.mid),
                     interval=words.span(time),
                     ratio=words.times(ratio) if ratio else "",

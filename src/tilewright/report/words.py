@@ -20,6 +20,11 @@ NAMES = {
 PLAYERS = ("eager", "compile", "ours", "eager_warm", "compile_warm", "ours_warm")
 
 
+def named(name: str, timed: Timed) -> str:
+    """An implementation as the reader knows it; torch.compile with its mode."""
+    return NAMES[name].replace("torch.compile", timed.compile_title)
+
+
 def digits(value: float) -> str:
     """Three significant digits without an exponent: 1.23, 12.3, 123."""
     size = abs(value)

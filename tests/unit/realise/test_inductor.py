@@ -171,7 +171,7 @@ def test_other_numbers_of_rows_run_as_they_are(load: Any, asked: list[Any]) -> N
     facts = replace(case(ROWS, (x,)), graph=traced_by_rows(ROWS, x))
     recipe, found = recipes(ROWS, [facts])
     made = compose(ROWS, [facts], found, recipe, device=CPU, make=AnyRows())
-    assert "inductor.case(_case_0, lambda self, x: x.shape == (33, 17))" in made.files[0].text
+    assert "inductor.case(_case_0, _STATES[0], lambda self, x: x.shape == (33, 17))" in made.files[0].text
     model = load(made)
     calls: list[int] = []
     sys.modules["fused_0"].run = lambda x: calls.append(len(x)) or (torch.softmax(x * 2, -1),)  # type: ignore[attr-defined]
