@@ -12,7 +12,6 @@ import typer
 
 from ..facts.dialogue import ModelChoice
 from ..facts.errors import UserError
-from ..facts.run import Timing
 from . import config
 from .exits import Interruptible, exit_code, leave, line, obey_signals, open_standards
 from .many import bench, compare
@@ -21,6 +20,7 @@ from .options import (
     AgentBudgetOption,
     BaseUrlOption,
     BudgetOption,
+    CompileModesOption,
     DevicesOption,
     EffortOption,
     EnvOption,
@@ -80,6 +80,7 @@ def optimize(
     budget: SearchBudgetOption = "",
     timing: TimingOption = "6s",
     no_compile: NoCompileOption = False,
+    compile_modes: CompileModesOption = "usual",
     no_algebra: NoAlgebraOption = False,
     strategy: StrategyOption = None,
     without: WithoutOption = "",
@@ -109,7 +110,7 @@ def optimize(
         finished = run(
             problem, places=places, strategy=strategy or ("cutegen" if model else "catalog"), budget_s=budget_s,
             seed=seed, say=say(as_json), sanitize=sanitize,
-            timing=Timing(budget_s=config.seconds(timing, "--timing"), compiled=not no_compile),
+            timing=config.timed(timing, compiled=False if no_compile else compile_modes),
             model=choice, limits=limits, access=ModelAccess(keys=config.key, wait=not no_wait), evaluator=evaluator,
             without=parts_of(without), algebra=not no_algebra,
         )  # fmt: skip
@@ -147,6 +148,7 @@ def evaluate(
     out: OutOption = None,
     timing: TimingOption = "6s",
     no_compile: NoCompileOption = False,
+    compile_modes: CompileModesOption = "usual",
     env: EnvOption = None,
     seed: SeedOption = 0,
     as_json: JsonOption = False,
@@ -164,7 +166,7 @@ def evaluate(
     with Interruptible(places.out, resumable=False):
         finished = judge_given(
             problem, given, places=places, seed=seed, say=say(as_json), sanitize=sanitize,
-            timing=Timing(budget_s=config.seconds(timing, "--timing"), compiled=not no_compile),
+            timing=config.timed(timing, compiled=False if no_compile else compile_modes),
         )  # fmt: skip
     code = show(delivered(finished, places.out, given_at=candidate), as_json=as_json)
     raise typer.Exit(code if finished.stop.best is not None else 1)
@@ -382,6 +384,7 @@ def mcp(
     budget: AgentBudgetOption = "1h",
     timing: TimingOption = "6s",
     no_compile: NoCompileOption = False,
+    compile_modes: CompileModesOption = "usual",
     evaluator: EvaluatorOption = "",
     env: EnvOption = None,
     seed: SeedOption = 0,
@@ -390,7 +393,7 @@ def mcp(
     from .agents import serve
     from .tools import House
 
-    timed = Timing(budget_s=config.seconds(timing, "--timing"), compiled=not no_compile)
+    timed = config.timed(timing, compiled=False if no_compile else compile_modes)
     terms = config.agents_terms(budget, timing=timed, sanitize=sanitize, seed=seed, evaluator=evaluator)
     chosen = target_of(target, evaluator) if evaluator else target
     house = House(cache=config.cache_dir(), target=chosen, terms=terms, say=say(False), env=tuple(env or ()))

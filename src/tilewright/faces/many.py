@@ -13,6 +13,7 @@ from . import config
 from .exits import Interruptible, line
 from .options import (
     BaseUrlOption,
+    CompileModesOption,
     DevicesOption,
     EffortOption,
     EnvOption,
@@ -56,6 +57,7 @@ def bench(
     budget: SearchBudgetOption = "",
     timing: TimingOption = "6s",
     no_compile: NoCompileOption = False,
+    compile_modes: CompileModesOption = "usual",
     no_algebra: NoAlgebraOption = False,
     strategy: StrategyOption = None,
     without: WithoutOption = "",
@@ -78,7 +80,7 @@ def bench(
 
     settings = ["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing, '--timing'):g}s"]
     settings += ["--sanitize" if sanitize else "--no-sanitize", "--seed", str(seed)]
-    settings += ["--no-compile"] if no_compile else []
+    settings += ["--no-compile"] if no_compile else ["--compile-modes", compile_modes]
     settings += ["--no-algebra"] if no_algebra else []
     settings += config.env_flags(env or ())
     asked = BenchRequest(
@@ -123,6 +125,7 @@ def compare(
     budget: SearchBudgetOption = "",
     timing: TimingOption = "6s",
     no_compile: NoCompileOption = False,
+    compile_modes: CompileModesOption = "usual",
     model: ModelOption = None,
     base_url: BaseUrlOption = "",
     effort: EffortOption = None,
@@ -153,7 +156,8 @@ def compare(
             target=target_of(target, evaluator), budget=budget, usual_s=usual_budget_s(model is not None),
             asked=replace(asked, model=None, base_url="", effort=None, evaluator=""),  # each has flags of its own
             settings=["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing, '--timing'):g}s",
-                      "--no-sanitize", *(["--no-compile"] if no_compile else []), *config.env_flags(env or ())],
+                      "--no-sanitize", *(["--no-compile"] if no_compile else ["--compile-modes", compile_modes]),
+                      *config.env_flags(env or ())],
         )  # fmt: skip
         for entrant in chosen:
             entrant.flags(asked)  # what is wrong with them is said before any work

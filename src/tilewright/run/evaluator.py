@@ -31,6 +31,7 @@ from ..judge.lacks import Lacks
 from ..judge.verify import VerifiedSubject, verified, with_memory
 from ..realise.compose import compose
 from ..realise.digests import skeleton_digests
+from ..realise.library.inductor import baselines
 from ..realise.table import realisers
 from ..realise.written.near import skeletons_near
 from ..search.retrieve import Index, packaged
@@ -182,6 +183,7 @@ class Evaluator:
                 self.problem, machine=machine, seed=asked.seed, workdir=work, say=self.say,
                 options=JudgeOptions(
                     effort=Effort(budget_s=asked.timing.budget_s), compile_baseline=asked.timing.compiled,
+                    compile_modes=baselines(self.problem, asked.timing.modes), baselines=cache,
                     explains=asked.model is not None or asked.strategy == AGENT, algebra=asked.algebra,
                 ), rates=self._measured if self._machine is None else None,
             )  # fmt: skip

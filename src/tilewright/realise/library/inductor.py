@@ -3,12 +3,22 @@ CUDA graph of the whole module (kernels/graphed.py)."""
 
 from __future__ import annotations
 
-from tilewright.facts.pattern import CUDA_GRAPH
+from tilewright.facts.pattern import COMPILE_MODES, CUDA_GRAPH
 from tilewright.facts.problem import Problem
 from tilewright.facts.space import Point, point
 from tilewright.ir.graph import Graph
 
 TUNED_PRODUCTS = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear", "convolution", "conv1d", "conv2d", "conv3d")
+
+
+def baselines(problem: Problem, wanted: tuple[str, ...]) -> tuple[str, ...]:
+    """The modes in which torch.compile is timed beside candidates: of those that are `wanted`, or of the usual ones
+    where none are named, all that may differ for the problem. A training step is timed in the default mode alone."""
+    usable: tuple[str, ...] = COMPILE_MODES[:1]
+    if problem.target == "cuda":
+        usable = COMPILE_MODES if problem.mode == "inference" else COMPILE_MODES[:1]
+    chosen = tuple(mode for mode in wanted or COMPILE_MODES[:2] if mode in usable)
+    return chosen or usable[:1]
 
 
 def modes(problem: Problem, graph: Graph | None) -> tuple[Point, ...]:
@@ -22,6 +32,7 @@ def modes(problem: Problem, graph: Graph | None) -> tuple[Point, ...]:
         found += ["reduce-overhead"] if problem.mode == "inference" and not writes else []
         multiplies = graph is None or any(call.label in TUNED_PRODUCTS for call in graph.calls)
         found += ["max-autotune-no-cudagraphs"] if multiplies else []
+        found += ["max-autotune"] if multiplies and "reduce-overhead" in found else []
         found += [CUDA_GRAPH] if problem.mode == "inference" and graph is not None and _replays(graph) else []
     return tuple(point(mode=mode) for mode in found)
 
