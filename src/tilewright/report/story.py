@@ -192,7 +192,7 @@ def _times(end: Ending) -> tuple[TimeRow, ...]:
     if end.seen is None:
         return ()
     rows = []
-    for name in words.PLAYERS:
+    for name in words.players(end.seen):
         if time := end.seen.time(name):
             ratio = end.seen.ratio(name)
             rows.append(
@@ -210,7 +210,7 @@ def _halves(seen: Timed) -> tuple[TimeRow, ...]:
     """The rows of a training step's halves."""
     return tuple(
         TimeRow(
-            name=f"{phase.name}, {words.NAMES[name]}",
+            name=f"{phase.name}, {words.named(name, seen)}",
             median=words.duration(time.mid),
             interval=words.span(time),
             ratio=words.times(dict(phase.ratios)[name]) if name in dict(phase.ratios) else "",
@@ -230,7 +230,7 @@ def _floor(context: SearchContext, seen: Timed | None) -> str:
         parts += f", {words.rate(seen.flops, 'FLOP')} at {words.rate(rate, 'FLOP/s')}"
     told = f"The floor is {words.duration(seen.floor_ns)}: {parts}, rates measured here{words.loaded(machine)}."
     told = f"{told} Only data that stays in the cache, or calls that hardly write, can beat it."
-    peaks = ", ".join(f"{words.amount(size)} ({words.NAMES[name]})" for name, size in seen.peak_bytes)
+    peaks = ", ".join(f"{words.amount(size)} ({words.named(name, seen)})" for name, size in seen.peak_bytes)
     return f"{told} Memory at the peak of a call: {peaks}." if peaks else told
 
 
