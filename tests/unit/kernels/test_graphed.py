@@ -210,3 +210,15 @@ def test_a_composed_module_is_guarded_and_replayed_with_batch_norms_buffers(
     assert given.grad is not None and "a gradient is wanted" in model.FALLBACKS
     with pytest.raises(ValueError, match="wants guarded cases"):
         load(composed(SOURCE, cases, (by,), matched(cases)))
+
+
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_several_results_are_each_their_callers_own(kind: Any, cuda_graphs: list[FakeGraph]) -> None:
+    mine = Counts()
+    mine.body = lambda x: kind((x + 1, x * mine.weight))  # type: ignore[method-assign]
+    run, given = graphed({}), [torch.randn(3, 4) for _ in range(5)]
+    results = [run(mine, x) for x in given]
+    for x, made in zip(given, results, strict=True):
+        assert type(made) is kind
+        same(made, kind((x + 1, x * mine.weight)))
+    assert cuda_graphs[0].replays == 3

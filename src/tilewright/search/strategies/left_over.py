@@ -48,15 +48,16 @@ def improved(
 
 
 def _not_behind(what: What, timed: Timed, context: SearchContext) -> Steps[tuple[What, Timed]]:
-    """The module itself under torch.compile in the mode that was the fastest, where that may be faster."""
+    """The module itself under torch.compile in the mode that was the fastest, where that may be faster. Where a result
+    can't have that mode, as Inductor's CUDA graph for a module that writes to its buffers, our CUDA graph is judged."""
     ratio, known = timed.ratio("compile"), {dict(p)["mode"]: p for p in context.inductor}
-    theirs = known.get(timed.compile_mode, context.inductor[0])
+    theirs = known.get(timed.compile_mode, known.get(CUDA_GRAPH, context.inductor[0]))
     mine = (Choice(pattern=INDUCTOR, point=theirs),)
     if ratio is None or ratio.mid >= 1.0 or what == mine:
         return what, timed
     ahead = ratio.high < 1.0
     seen = "was seen to be" if ahead else "may be"
-    why = f"torch.compile of the module, mode {dict(theirs)['mode']}, which {seen} faster"
+    why = f"the module, mode {dict(theirs)['mode']}: torch.compile, mode {timed.compile_mode}, {seen} faster"
     return (yield from _better(mine, what, timed, why, ahead=ahead))
 
 

@@ -156,6 +156,14 @@ def test_the_mode_that_is_ahead_is_the_one_that_is_judged_also_within_noise() ->
         assert (inductor_mode(stop.best) == "reduce-overhead") is taken
 
 
+def test_where_a_result_cannot_have_the_mode_that_is_ahead_our_cuda_graph_is_judged() -> None:
+    """As where the module writes to its buffers."""
+    graph = point(mode=CUDA_GRAPH)
+    times = {"a": replace(at(800, compiled=300), compile_mode="reduce-overhead"), "cuda-graph": at(310)}
+    stop, moves = played(catalog(given("a", fused=("a",), modes=(MODES[0], graph))), judged(times))
+    assert moves == ["a", "cuda-graph"] and stop.best == (Choice(pattern=INDUCTOR, point=graph),)
+
+
 def test_what_replays_a_cuda_graph_of_its_own_is_not_captured_in_another() -> None:
     on = given("a", fused=("a",), modes=MODES)
     on = replace(on, problem=replace(on.problem, target="cuda"))
