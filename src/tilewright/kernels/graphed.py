@@ -52,20 +52,21 @@ class _Recordings:
 
     def __init__(self, module: nn.Module, states: Sequence[str], seen: Any) -> None:
         self.seen = seen
-        self._addresses = _addresses(module, states)
+        self._states = _states(module, states)
+        self._every = list(range(len(states)))
         self._left = _RECORDINGS
-        self._forget(())
+        self._forget([])
 
-    def _forget(self, now: tuple[Any, ...]) -> None:
-        """Begin anew, for tensors that lie as they do `now`."""
-        self._at = now
+    def _forget(self, now: Sequence[Tensor]) -> None:
+        """Begin anew, for parameters and buffers that lie as they do `now`."""
+        self._settings, self._places = _settings(), [t.data_ptr() for t in now]
         self._graphs: dict[Any, _Recorded | int | str] = {}  # or how many calls go before it, or why there is none
 
     def call(self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], *, refused: Reason) -> Any:
         leaves, spec = (args, None) if not kwargs and all(map(_is_tensor, args)) else tree_flatten((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        now = (_settings(), *self._addresses())
-        if now != self._at:
+        now = self._states()
+        if self._settings != _settings() or not _lie_at(now, self._places, self._every):
             self._forget(now)
         key = (spec, *((t.shape, t.stride(), t.get_device()) if isinstance(t, Tensor) else t for t in leaves))
         found = self._graphs.get(key)
@@ -79,7 +80,7 @@ class _Recordings:
         if not why:
             self._left -= 1
             try:
-                made = self._graphs[key] = _Recorded(function, args, kwargs, tensors, states=now)
+                made = self._graphs[key] = _Recorded(function, args, kwargs, tensors, states=self._places)
             except (RuntimeError, _NotRecorded) as error:  # what the driver, or torch, says of being recorded
                 why = f"it can't be recorded as a CUDA graph: {' '.join(str(error).split())[:_LINE]}"
                 self._graphs[key] = why
@@ -106,7 +107,7 @@ class _Recorded:
 
     def __init__(
         self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[Tensor], *,
-        states: tuple[Any, ...],
+        states: Sequence[int],
     ) -> None:  # fmt: skip
         device = tensors[0].device
         with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(device):
@@ -167,21 +168,32 @@ def _beside(function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], d
     return made
 
 
-def _addresses(module: nn.Module, states: Sequence[str]) -> Callable[[], tuple[int, ...]]:
-    """What tells where a module's parameters and buffers lie now. Written out, as it is asked in every call."""
+def _states(module: nn.Module, paths: Sequence[str]) -> Callable[[], list[Tensor]]:
+    """What gives a module's parameters and buffers as they are now. Written out, as it is asked in every call."""
     names: dict[str, Any] = {}
     asked = []
-    for number, path in enumerate(states):
+    for number, path in enumerate(paths):
         parent, _, name = path.rpartition(".")
         holder: Any = module
         for part in filter(None, parent.split(".")):
             holder = getattr(holder, part)
         kinds = (holder._parameters, holder._buffers, holder.__dict__)
         names[f"d{number}"] = next(kind for kind in kinds if name in kind)
-        asked.append(f"d{number}[{name!r}].data_ptr()")
-    exec(f"def asked():\n return ({''.join(f'{a}, ' for a in asked)})", names)
-    made: Callable[[], tuple[int, ...]] = names["asked"]
+        asked.append(f"d{number}[{name!r}]")
+    exec(f"def asked():\n return [{', '.join(asked)}]", names)
+    made: Callable[[], list[Tensor]] = names["asked"]
     return made
+
+
+# In one call, for all of these tensors, where torch has it: no promise of torch's.
+_at_once: Any = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)
+
+
+def _lie_at(tensors: list[Tensor], places: list[int], every: list[int]) -> bool:
+    """Whether tensors still lie at these addresses."""
+    if _at_once is None:
+        return [*map(Tensor.data_ptr, tensors)] == places
+    return len(places) == len(every) and bool(_at_once(tensors, places, every))
 
 
 def _settings() -> tuple[Any, ...]:

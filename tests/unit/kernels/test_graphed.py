@@ -15,6 +15,7 @@ from fakes.composed import case, composed, load, matched, same
 from fakes.cuda_graphs import FakeGraph, cuda_graphs
 from tilewright.facts.pattern import CUDA_GRAPH, INDUCTOR, Choice
 from tilewright.facts.space import point
+from tilewright.kernels import graphed as graphed_module
 from tilewright.kernels.graphed import Graphed
 
 __all__ = ["cuda_graphs", "load"]
@@ -222,3 +223,22 @@ def test_several_results_are_each_their_callers_own(kind: Any, cuda_graphs: list
         assert type(made) is kind
         same(made, kind((x + 1, x * mine.weight)))
     assert cuda_graphs[0].replays == 3
+
+
+def test_addresses_are_compared_in_one_call_where_torch_has_it(
+    cuda_graphs: list[FakeGraph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def equal(tensors: list[Tensor], places: list[int], every: list[int]) -> bool:
+        asked.append(len(every))
+        return all(tensors[i].data_ptr() == places[i] for i in every)
+
+    monkeypatch.setattr(graphed_module, "_at_once", equal)
+    run, mine, x = graphed({}), Counts(), torch.randn(3, 4)
+    for _ in range(4):
+        run(mine, x)
+    mine.weight.data = torch.randn(4)
+    for _ in range(4):
+        torch.testing.assert_close(run(mine, x), copy.deepcopy(mine).body(x))
+    assert [g.replays for g in cuda_graphs] == [2, 2] and asked == [2] * 7
