@@ -19,6 +19,7 @@ from tilewright.frontend.trace import trace
 from tilewright.realise.library import cudnn_conv
 from tilewright.realise.library.cudnn_conv import convolutions
 from tilewright.realise.library.table import found
+from tilewright.realise.subproblem_code import arguments
 
 X = torch.linspace(-1, 2, 2 * 8 * 7 * 6).view(2, 8, 7, 6)
 LAST = X.contiguous(memory_format=torch.channels_last)
@@ -141,6 +142,7 @@ def test_the_graph_gives_what_the_module_gives_in_its_layout(name: str, x: Tenso
     scope: dict[str, Any] = {}
     exec(choice.written.candidate.files[0].text, scope)
     (region,) = choice.written.regions
+    assert arguments(graph, region) == region.inputs
     nodes = {n.name: n for n in graph.nodes}
     left = {c.label for c in graph.calls if not c.view and c.results[0] not in region.nodes}
     assert left == ({"cat"} if name == "residual" else set())

@@ -21,6 +21,7 @@ from tilewright.frontend.trace import trace
 from tilewright.realise.library import liger, quack
 from tilewright.realise.library.row_calls import RowCall, row_calls
 from tilewright.realise.library.table import found
+from tilewright.realise.subproblem_code import arguments
 
 KINDS = ("rms_norm", "layer_norm", "softmax", "cross_entropy", "swiglu", "geglu")
 X, Y = torch.linspace(-2, 3, 3 * 5 * 16).view(3, 5, 16), torch.linspace(1, -1, 3 * 5 * 16).view(3, 5, 16)
@@ -173,6 +174,7 @@ def test_the_call_gives_what_the_module_gives(name: str, package: str) -> None:
     scope: dict[str, Any] = {}
     exec(choice.written.candidate.files[0].text, scope)
     (region,) = choice.written.regions
+    assert arguments(graph, region) == region.inputs
     nodes = {n.name: n for n in graph.nodes}
     inputs = dict(zip([n.name for n in graph.nodes if n.op == "input"], args, strict=True))
     values = [
