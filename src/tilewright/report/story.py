@@ -176,6 +176,8 @@ def _tiles(end: Ending) -> tuple[StoryTile, ...]:
     for name, title in (("eager", "against eager"), ("compile", f"against {end.timed.compile_title}")):
         if ratio := end.timed.ratio(name):
             note = f"99% interval {words.digits(ratio.low)} – {words.digits(ratio.high)}"
+            if warm := end.timed.ratio(f"{name}_warm"):
+                note += f"; {words.digits(warm.mid)}× with warm caches"
             tiles.append(StoryTile(name=title, value=f"{words.digits(ratio.mid)}×", note=note))
     if share := floor_share(end.timed):
         note = f"the floor takes {words.duration(end.timed.floor_ns)}"

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fakes.facts import timed
+from fakes.runs import RECIPE, context, events
+from tilewright.facts.move import Stop, Try
 from tilewright.facts.outcome import Interval, Timed
 from tilewright.report import words
 from tilewright.report.chart import chart
+from tilewright.report.story import story
 
 
 def near(mid: float) -> Interval:
@@ -39,3 +42,14 @@ def test_the_chart_draws_the_fastest_mode_as_a_baseline() -> None:
     assert [(bar.name, bar.ours) for bar in drawn.bars] == [
         ("eager", False), ("torch.compile (reduce-overhead)", False), ("ours", True)
     ]  # fmt: skip
+
+
+def test_a_page_tells_the_mode_and_warm_ratios_beside_cold_ones_in_its_headline() -> None:
+    warm = replace(judged(), ratios=(*judged().ratios, ("compile_warm", near(1.25)), ("eager_warm", near(3.5))))
+    on, made = context(), events((Try(what=RECIPE, why="all"), warm), (Stop(best=RECIPE, why="faster"), None))
+    tiles = {tile.name: (tile.value, tile.note) for tile in story(on, made).tiles}
+    assert tiles["against eager"] == ("4.00×", "99% interval 4.00 – 4.00; 3.50× with warm caches")
+    assert tiles["against torch.compile (reduce-overhead)"][0] == "1.50×"
+    assert tiles["against torch.compile (reduce-overhead)"][1].endswith("1.25× with warm caches")
+    rows = [row.name for row in story(on, made).times]
+    assert rows[:3] == ["eager", "torch.compile (reduce-overhead)", "torch.compile (default)"]
