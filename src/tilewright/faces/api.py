@@ -15,7 +15,7 @@ from ..edges.gpu.machine import default_target
 from ..facts.candidate import Candidate
 from ..facts.errors import HarnessError, TooBusy, UserError
 from ..facts.problem import Mode, Precision, Problem, Target
-from ..facts.run import Request, Timing
+from ..facts.run import Request
 from ..judge.build import load_candidate
 from ..report import markdown, summary
 from ..run.optimize import begun, judge_given, new_run, resume, sanitized_by_default
@@ -65,7 +65,7 @@ def optimize(
     out: str | Path | None = None,
     budget: str = "5m",
     timing: str = "6s",
-    compiled: bool = True,
+    compiled: bool | str = True,
     seed: int = 0,
     precision: Precision = "reference",
     mode: Mode | None = None,
@@ -77,18 +77,20 @@ def optimize(
     several kinds of them: a list of such lists, the main one first.
 
     The module is judged in other processes, in the train/eval state it is in. `out` is the folder of the run (a new
-    temporary one by default); where it holds a run of this module, stopped or ended, that one goes on with the settings
-    that it has, and nothing is done twice. `budget` bounds the search. A candidate is timed for `timing`, or longer
-    where noise may hide a gain, against eager, and where `compiled` against torch.compile too. `mode` of "training":
-    with the backward pass (None: inference). Without `algebra` the amount of work stays as it is (docs/precision.md).
-    `env` names variables of the environment that the module's processes see.
+    temporary one by default); where it holds a run of this module, stopped or ended, that one goes on with the
+    settings that it has, and nothing is done twice. `budget` bounds the search. A candidate is timed for `timing`,
+    or longer where noise may hide a gain, against eager, and where `compiled` against torch.compile too, in modes
+    that a text names, by commas or "all" (True: the usual ones). `mode` of "training": with the backward pass
+    (None: inference). Without `algebra` the amount of work stays as it is (docs/precision.md). `env` names
+    variables of the environment that the module's processes see.
 
     Raises UserError for what the caller can mend (Lack, a kind of it: the machine lacks something), and HarnessError
     where Tilewright or the machine fails; kinds of that are TooBusy (others keep the processors) and SickDevice. The
     folder of the run is TooBusy's `folder`, and stands in a note of the others: with it for `out`, a call goes on."""
     folder = _folder(out)
     places = Places(out=folder, cache=config.cache_dir())
-    budget_s, timing_s = config.seconds(budget, "budget"), config.seconds(timing, "timing")
+    budget_s = config.seconds(budget, "budget")
+    timed = config.timed(timing, compiled=compiled, of="timing", modes_of="compiled")
     wanted = _Wanted(target=_chosen(target), precision=precision, mode=mode, env=tuple(env))
     with _way_on(folder, "optimize"):
         if _goes_on(places, module, example_inputs, wanted):
@@ -97,7 +99,7 @@ def optimize(
             problem = wanted.problem(write_problem(module, example_inputs, folder / "problem"))
             asked = Request(
                 run=new_run(), problem=problem, strategy="catalog", budget_s=budget_s, seed=seed, algebra=algebra,
-                timing=Timing(budget_s=timing_s, compiled=compiled), sanitize=sanitized_by_default(problem),
+                timing=timed, sanitize=sanitized_by_default(problem),
             )  # fmt: skip
             finished = run(asked, places=places, say=say)
     found = summary(finished.context, finished.events, candidate_dir=str(places.candidate))
@@ -119,7 +121,7 @@ def evaluate(
     target: Literal["auto", "cuda", "cpu"] = "auto",
     out: str | Path | None = None,
     timing: str = "6s",
-    compiled: bool = True,
+    compiled: bool | str = True,
     seed: int = 0,
     precision: Precision = "reference",
     mode: Mode | None = None,
@@ -139,7 +141,7 @@ def evaluate(
         given = candidate if isinstance(candidate, Candidate) else load_candidate(Path(candidate), problem)
         finished = judge_given(
             problem, given, places=Places(out=folder, cache=config.cache_dir()), seed=seed, say=say,
-            timing=Timing(budget_s=config.seconds(timing, "timing"), compiled=compiled),
+            timing=config.timed(timing, compiled=compiled, of="timing", modes_of="compiled"),
         )  # fmt: skip
     return Evaluated(
         accepted=finished.stop.best is not None,

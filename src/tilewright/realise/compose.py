@@ -11,7 +11,7 @@ import jinja2
 
 from ..facts.candidate import Candidate, SourceFile
 from ..facts.device import Device
-from ..facts.pattern import INDUCTOR, Choice, Pattern, Recipe, inductor_mode, without_inductor
+from ..facts.pattern import CUDA_GRAPH, INDUCTOR, Choice, Pattern, Recipe, inductor_mode, without_inductor
 from ..facts.problem import Target
 from ..facts.run import CaseFacts, Matched
 from .case_code import case_code, states
@@ -54,8 +54,9 @@ def compose(
 
     `matched` holds the patterns of each case; a case that was not traced, or in which nothing is fused, runs the
     original forward; with INDUCTOR in the recipe, torch.compile runs what is left to torch of the other cases, or of
-    the module as it is where nothing else is in the recipe. `make` renders the kernels (None: the realisers of the
-    table for the device). Raises KeyError where the recipe names a pattern that no case has."""
+    the module as it is where nothing else is in the recipe, or a CUDA graph replays the cases. `make` renders the
+    kernels (None: the realisers of the table for the device). Raises KeyError where the recipe names a pattern that no
+    case has."""
     make, target = make or realisers(device), device.target
     mode, recipe = inductor_mode(recipe), without_inductor(recipe)
     known = {p.id: p for m in matched for p in m.patterns}
@@ -74,7 +75,7 @@ def compose(
     parts = _Parts(
         cases=codes, chosen=chosen, segments=[c.segment.id for c in segments], written=theirs,
         packages=list(dict.fromkeys(path.split("/")[0] for path in shared)),
-        mode=mode, whole=bool(mode) and not used,
+        mode=mode, whole=bool(mode) and mode != CUDA_GRAPH and not used,
     )  # fmt: skip
     model = SourceFile(path="model.py", text=_model(parts, training, target))
     original = SourceFile(path="original.py", text=problem_source)
@@ -88,7 +89,7 @@ def _ours(mode: str) -> tuple[SourceFile, ...]:
     `tilewright_kernels/`."""
     kernels = files("tilewright.kernels")
     guards = ("__init__.py", "contents.py", "guards.py", "reached.py", "survey.py", "watched.py")
-    names = (*guards, *(("compiled.py", "ops.py") if mode else ()))
+    names = (*guards, *(("compiled.py", "graphed.py", "ops.py") if mode else ()))
     return tuple(SourceFile(path=f"tilewright_kernels/{n}", text=kernels.joinpath(n).read_text()) for n in names)
 
 
@@ -151,6 +152,8 @@ class _Parts:
         ]
         theirs = [(c.pattern, c.written) for c in self.written if c.written is not None]
         found += [f"{name}: {w.title} (written for it, {len(w.regions)} place(s))" for name, w in theirs]
+        if self.mode == CUDA_GRAPH:
+            return [*found, f"{INDUCTOR}: all of it as one CUDA graph"]
         return found + ([f"{INDUCTOR}: all else, by torch.compile in mode {self.mode}"] if self.mode else [])
 
 
