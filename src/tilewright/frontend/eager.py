@@ -1,0 +1,59 @@
+"""torch.export of a module as it runs in eager mode.
+
+Code of models asks whether it is exported, and then does what is right for any example: it builds a mask where eager
+mode has none, or where `is_causal` says the same. A trace holds for its example alone, and guards say so. So only
+torch's own code is told that an export is going on; where a module then wants to know a value, all code is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+
+
+def _is_compiling() -> bool:
+    import sys
+
+    asks = sys._getframe(1).f_globals.get("__name__") or ""
+    return bool(_is_compiling_flag) and asks.split(".")[0] == "torch"  # type: ignore[name-defined] # noqa: F821
+
+
+def _is_exporting() -> bool:
+    import sys
+
+    asks = sys._getframe(1).f_globals.get("__name__") or ""
+    return bool(_is_exporting_flag) and asks.split(".")[0] == "torch"  # type: ignore[name-defined] # noqa: F821
+
+
+_OURS = {"is_compiling": _is_compiling, "is_exporting": _is_exporting}
+
+
+@contextmanager
+def unasked() -> Iterator[None]:
+    """Inside, code that is not torch's reads False from `torch.compiler.is_compiling` and `is_exporting`, under
+    whatever name it imported them: the functions' code is another one."""
+    found = [(getattr(torch.compiler, name, None), ours) for name, ours in _OURS.items()]
+    before = [(theirs, theirs.__code__, ours) for theirs, ours in found if isinstance(theirs, FunctionType)]
+    try:
+        for theirs, _, ours in before:
+            theirs.__code__ = ours.__code__
+        yield
+    finally:
+        for theirs, code, _ in before:
+            theirs.__code__ = code
+
+
+def export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], **settings: Any) -> ExportedProgram:
+    """The module as torch.export sees it when it runs as in eager mode, or, where that can't be, as it runs under
+    torch.export. Raises what torch.export does."""
+    try:
+        with unasked():
+            return torch.export.export(module, args, kwargs, strict=False, **settings)
+    except Exception:  # of many kinds: a value that is known in eager mode alone, say
+        return torch.export.export(module, args, kwargs, strict=False, **settings)
