@@ -65,6 +65,8 @@ def examples_of(example_inputs: Any, kwargs: Mapping[str, Any] | None) -> list[E
     """The calls that `example_inputs` stand for: a tensor is the one argument, a dict holds arguments by name, a tuple
     or a list those of one call; a list of lists, tuples and dicts is a call for each, the main one first. `kwargs` go
     with each. Raises UserError for anything else."""
+    if isinstance(example_inputs, list) and example_inputs and all(isinstance(e, Example) for e in example_inputs):
+        return example_inputs
     if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)):
         raise UserError(f"kwargs: a {type(kwargs).__name__}; give a dict of forward's arguments by name")
     several = isinstance(example_inputs, list) and bool(example_inputs)

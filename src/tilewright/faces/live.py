@@ -37,11 +37,34 @@ def replacement(module: nn.Module, folder: Path, trees: Trees = PLAIN) -> nn.Mod
     """A module that runs the candidate in `folder`, which `stages.propose` made, where all is as it is in `module` now,
     and else the forward of `module`'s class. It shares submodules, parameters and buffers with `module`. `trees`: its
     containers, for which the candidate was made."""
-    kind = _class(load_candidate(folder), type(module), folder, trees)
+    return _over(module, _class(load_candidate(folder), type(module), folder, trees))
+
+
+def repeated(module: nn.Module, first: nn.Module) -> nn.Module:
+    """The same of a module that computes what the one does that `first` replaces, with parameters of its own: kernels
+    are built once, and calls counted together."""
+    return _over(module, type(first))
+
+
+def _over(module: nn.Module, kind: type) -> nn.Module:
     new = _empty(kind)
     new.__dict__.update(module.__dict__)
     new.__dict__[GUARD] = getattr(kind, _MODEL).guard(new)
     return new
+
+
+def adapted_module(module: nn.Module, trees: Trees) -> nn.Module:
+    """The module as it is judged: it takes and gives tensors in plain containers."""
+    if trees.plain:
+        return module
+    made = _empty(_adapted(type(module), trees))
+    made.__dict__.update(module.__dict__)
+    return made
+
+
+def _adapted(base: type, trees: Trees) -> type:
+    kind: type = adapted(base, tuple(map(layout, trees.given)), trees.result is not None)
+    return kind
 
 
 def fallbacks(module: nn.Module) -> dict[str, int]:
@@ -53,7 +76,7 @@ def fallbacks(module: nn.Module) -> dict[str, int]:
 def _class(candidate: Candidate, base: type, folder: Path, trees: Trees) -> type:
     """The candidate's ModelNew with the user's class, as it is in this process, where it had the captured one; it
     counts for itself."""
-    model = loaded(folder, base if trees.plain else adapted(base, tuple(map(layout, trees.given)), trees.result is not None))
+    model = loaded(folder, base if trees.plain else _adapted(base, trees))
     if not trees.plain and not hasattr(model.ModelNew, "_tilewright_fall_back"):
         model = loaded(folder, base)  # torch.compile has all of it, and takes containers
     kind: type = model.ModelNew
@@ -73,7 +96,8 @@ def _registered(kind: type, candidate: Candidate, base: type, counts: dict[str, 
         held, state = self.__dict__.get(GUARD), self.__getstate__()
         if isinstance(state, dict):
             state = {key: value for key, value in state.items() if key != GUARD}
-        return _restored, (base, files, None if held is None else held.__getstate__(), trees), state
+        known = base, files, None if held is None else held.__getstate__()
+        return _restored, known if trees.plain else (*known, trees), state
 
     setattr(kind, _FALLBACKS, counts)
     kind.__reduce_ex__ = reduce  # type: ignore[method-assign,assignment]

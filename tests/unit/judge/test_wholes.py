@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,23 +11,27 @@ from torch import nn
 
 import tilewright
 from fakes.transformer import Decoder, LlamaLayer, Output
+from tilewright.faces.capture import write_problem
+from tilewright.facts.candidate import Candidate, SourceFile
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-TRIVIAL = """
+ALIKE = """
 from original import Model
+
+
 class ModelNew(Model):
     pass
 """
 
 
-def judged(tmp_path: Path, module: nn.Module, *given: object) -> None:
-    from tilewright import Candidate
-
+def judged(tmp_path: Path, module: nn.Module, *given: Any) -> None:
+    kwargs = given[1] if len(given) > 1 else None
+    problem = write_problem(module, given[0], tmp_path / "problem", kwargs=kwargs)
+    files = (SourceFile(path="model.py", text=ALIKE), SourceFile(path="original.py", text=problem.read_text()))
     found = tilewright.evaluate(
-        module, Candidate.of({"model.py": TRIVIAL}), *given, target="cpu", out=tmp_path / "run", timing="0.2s",
-        compiled=False,
-    )  # fmt: skip
+        module, Candidate(files=files), *given, target="cpu", out=tmp_path / "run", timing="0.2s", compiled=False
+    )
     assert found.accepted, found.report
 
 
