@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fakes.realisers import DEVICES_OF
 from fakes.renderer import InterpretingRenderer
 from tilewright.faces.capture import write_examples, write_problem
-from tilewright.faces.examples import Example
+from tilewright.faces.examples import ExampleCall
 from tilewright.faces.live import replacement
 from tilewright.faces.trees import trees_of
 from tilewright.facts.pattern import Choice
@@ -22,6 +22,7 @@ from tilewright.facts.problem import Target, Work
 from tilewright.facts.run import CaseFacts
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match_all
+from tilewright.ir.graph import Graph
 from tilewright.realise.compose import compose
 from tilewright.realise.table import realisers
 from tilewright.run.optimize import write_candidate
@@ -95,7 +96,7 @@ def write_fused(folder: Path, module: nn.Module, inputs: tuple[Any, ...], *, tar
     return _composed(folder, problem, graph, target)
 
 
-def fused_as_given(folder: Path, module: nn.Module, examples: list[Example]) -> nn.Module:
+def fused_as_given(folder: Path, module: nn.Module, examples: list[ExampleCall]) -> nn.Module:
     """What `optimize` gives for the first of these examples, with nothing judged."""
     trees = trees_of(module, examples)
     problem = write_examples(module, examples, trees, folder / "problem")

@@ -1,4 +1,4 @@
-"""Models in the manner of well-known ones: masks are made as in eager mode unless somebody exports, outputs are dicts."""
+"""Models in the manner of well-known ones: masks are left out unless somebody exports, outputs are dicts."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from ..run.optimize import begun, judge_given, resume
 from ..run.optimize import optimize as run
 from . import config
 from .capture import is_same, write_examples, write_problem
-from .examples import Example, examples_of, module_of
+from .examples import ExampleCall, examples_of, module_of
 from .live import fallbacks, load, replacement
 from .reading import problem_of
 from .trees import Trees, trees_of
@@ -180,7 +180,7 @@ class _Wanted:
 
 
 def _goes_on(
-    places: Places, module: nn.Module, examples: Sequence[Example], trees: Trees, wanted: _Wanted
+    places: Places, module: nn.Module, examples: Sequence[ExampleCall], trees: Trees, wanted: _Wanted
 ) -> bool:  # fmt: skip
     """Whether a run of this very module lies in the folder. Raises UserError where it is another one's."""
     there = begun(places)

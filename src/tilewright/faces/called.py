@@ -44,7 +44,11 @@ class _Calls:
             names = (*self.names[:places], *keywords)
             filled = {name: given.get(name, self.defaults.get(name, _MISSING)) for name in names}
             rest = [name for name in given if name not in filled]
-            if len(names) >= places and all(filled[name] is not _MISSING for name in names) and self._usual(given, rest):
+            if (
+                len(names) >= places
+                and all(filled[name] is not _MISSING for name in names)
+                and self._usual(given, rest)
+            ):
                 return tuple(filled[n] for n in names[:places]), {n: filled[n] for n in keywords}
         return None
 

@@ -20,7 +20,7 @@ from torch import nn
 
 from ..facts.errors import UserError
 from ..judge.candidate_process.load import installed_paths
-from .examples import Example, examples_of, module_of
+from .examples import ExampleCall, examples_of, module_of
 from .trees import Trees, adapted, layout, trees_of
 
 _NUMBERED = re.compile(rb"[0-9a-f]{32}")  # what cloudpickle numbers classes with, in each process anew
@@ -95,7 +95,7 @@ def _drawn(shape, stride, dtype, low, high, mean, deviation):
     return torch.empty_strided(shape, stride, dtype=kind, device=drawn.device).copy_(drawn)
 '''
 
-_ADAPTED = '''{source}
+_ADAPTED = """{source}
 
 def _given():
     import torch.utils._pytree as pytree
@@ -107,7 +107,7 @@ def _given():
     return given
 
 
-'''
+"""
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
@@ -157,7 +157,7 @@ def write_problem(
     return write_examples(module, examples, trees_of(module, examples), folder)
 
 
-def write_examples(module: nn.Module, examples: Sequence[Example], trees: Trees, folder: Path) -> Path:
+def write_examples(module: nn.Module, examples: Sequence[ExampleCall], trees: Trees, folder: Path) -> Path:
     """The same of examples that are looked through already."""
     raw = io.BytesIO()
     nodes = {kind: _node(kind) for kind in trees.kinds()}
@@ -190,7 +190,7 @@ def _node(kind: type) -> tuple[Any, Any] | None:
     return None if known or found is None else (found.flatten_fn, found.unflatten_fn)
 
 
-def _arguments(module: nn.Module, example: Example, trees: Trees) -> Any:
+def _arguments(module: nn.Module, example: ExampleCall, trees: Trees) -> Any:
     """The arguments of the captured forward, described: by name where some are given so."""
     if trees.given:
         flat = trees.flat(example.args, example.kwargs)

@@ -15,7 +15,7 @@ from ..facts.errors import UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Example:
+class ExampleCall:
     """The arguments of one call."""
 
     args: tuple[Any, ...]
@@ -44,7 +44,7 @@ class Example:
 
 
 def module_of(given: object) -> nn.Module:
-    """The module, without the wrapper of torch.compile. Raises UserError for what is none, and for one without values."""
+    """The module, without the wrapper of torch.compile. Raises UserError for what is none, or has no values."""
     if type(given).__module__.startswith("torch._dynamo"):  # which is not imported to ask
         given = getattr(given, "_orig_mod", given)
     if isinstance(given, torch.jit.ScriptModule):
@@ -57,15 +57,17 @@ def module_of(given: object) -> nn.Module:
         if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
             raise UserError(f"module: {name} has no shape before the first call (a lazy module); call the module once")
         if tensor.is_meta:
-            raise UserError(f"module: {name} lies on the meta device and has no values; load the module's weights first")
+            raise UserError(
+                f"module: {name} lies on the meta device and has no values; load the module's weights first"
+            )
     return given
 
 
-def examples_of(example_inputs: Any, kwargs: Mapping[str, Any] | None) -> list[Example]:
+def examples_of(example_inputs: Any, kwargs: Mapping[str, Any] | None = None) -> list[ExampleCall]:
     """The calls that `example_inputs` stand for: a tensor is the one argument, a dict holds arguments by name, a tuple
     or a list those of one call; a list of lists, tuples and dicts is a call for each, the main one first. `kwargs` go
     with each. Raises UserError for anything else."""
-    if isinstance(example_inputs, list) and example_inputs and all(isinstance(e, Example) for e in example_inputs):
+    if isinstance(example_inputs, list) and example_inputs and all(isinstance(e, ExampleCall) for e in example_inputs):
         return example_inputs
     if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)):
         raise UserError(f"kwargs: a {type(kwargs).__name__}; give a dict of forward's arguments by name")
@@ -75,15 +77,15 @@ def examples_of(example_inputs: Any, kwargs: Mapping[str, Any] | None) -> list[E
     return [_example(one, kwargs or {}) for one in given]
 
 
-def _example(given: Any, kwargs: Mapping[str, Any]) -> Example:
+def _example(given: Any, kwargs: Mapping[str, Any]) -> ExampleCall:
     if isinstance(given, torch.Tensor):
-        return Example(args=(given,), kwargs=kwargs)
+        return ExampleCall(args=(given,), kwargs=kwargs)
     if isinstance(given, Mapping) and all(isinstance(name, str) for name in given):
         if twice := given.keys() & kwargs.keys():
             raise UserError(f"kwargs: {min(twice)} stands in example_inputs, too")
-        return Example(args=(), kwargs={**given, **kwargs})
+        return ExampleCall(args=(), kwargs={**given, **kwargs})
     if isinstance(given, list | tuple):
-        return Example(args=tuple(given), kwargs=kwargs)
+        return ExampleCall(args=tuple(given), kwargs=kwargs)
     kind = type(given).__name__
     raise UserError(
         f"example_inputs: a {kind}; give a tensor, a tuple of forward's arguments, or a dict of them by name"

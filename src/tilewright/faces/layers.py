@@ -1,4 +1,4 @@
-"""A model that is taken apart: each distinct layer that can be traced is optimised once, and replaced wherever it stands.
+"""A model taken apart: each distinct layer that can be traced is optimised once, and replaced wherever it stands.
 
 A model may hold what no tracer follows: a router that picks experts by value, a loop until something is reached. Its
 layers are modules by themselves. From the root down, a module that can't be traced stays as it is, and its children are
@@ -25,7 +25,7 @@ from ..frontend.trace import trace
 from ..ir.graph import Graph
 from . import config
 from .api import Optimized, optimize
-from .examples import Example, examples_of, module_of
+from .examples import ExampleCall, examples_of, module_of
 from .live import adapted_module, fallbacks, repeated
 from .recorded import Calls, recorded, signature
 from .trees import trees_of
@@ -33,7 +33,7 @@ from .trees import trees_of
 _LISTS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 _LEAST_S = 10.0  # of a budget: less is not begun with
 _MOST_CASES = 4  # sets of shapes that one layer is optimised for
-Solve = Callable[[nn.Module, Sequence[Example], float, str], Optimized]
+Solve = Callable[[nn.Module, Sequence[ExampleCall], float, str], Optimized]
 Say = Callable[[str], None]
 
 
@@ -68,7 +68,8 @@ class OptimizedLayers:
         for layer in self.layers:
             ratio = f"{layer.ratio:.2f}" if layer.ratio else ""
             why = layer.why.replace("|", "\\|")
-            lines.append(f"| {layer.name} (`{layer.paths[0]}`) | {len(layer.paths)} | {len(layer.replaced)} | {ratio} | "
+            places = f"{layer.name} (`{layer.paths[0]}`) | {len(layer.paths)} | {len(layer.replaced)}"
+            lines.append(f"| {places} | {ratio} | "
                          f"{layer.status}{': ' if why else ''}{why} |")  # fmt: skip
         return "\n".join(lines) + "\n"
 
@@ -109,7 +110,7 @@ def optimize_layers(
         raise UserError("example: several calls; give one")
     folder = Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="tilewright-"))
 
-    def solve(module: nn.Module, examples: Sequence[Example], budget_s: float, name: str) -> Optimized:
+    def solve(module: nn.Module, examples: Sequence[ExampleCall], budget_s: float, name: str) -> Optimized:
         return optimize(
             module, list(examples), target=target, out=folder / name, budget=budget_s, timing=timing, compiled=compiled,
             seed=seed, precision=precision, algebra=algebra, say=say,
@@ -123,7 +124,7 @@ def optimize_layers(
 class Unit:
     """A distinct layer: `modules` with their paths compute `graph`, each with its own parameters, on such examples."""
 
-    examples: list[Example]
+    examples: list[ExampleCall]
     graph: Graph
     modules: dict[nn.Module, tuple[str, ...]] = field(default_factory=dict)
 
@@ -159,7 +160,7 @@ class Parts:
 def taken_apart(model: nn.Module, calls: Mapping[nn.Module, Calls]) -> Parts:
     """The model's layers, each the largest module below the root that can be traced and repeats none itself."""
     parts = Parts()
-    alike: dict[Any, list[Example]] = {}
+    alike: dict[Any, list[ExampleCall]] = {}
     for module, found in calls.items():
         known = alike.setdefault(_form(module), [])
         seen = {signature(e.args, dict(e.kwargs)) for e in known}
@@ -201,7 +202,7 @@ def _repeats(module: nn.Module) -> bool:
     return False
 
 
-def _add(units: list[Unit], module: nn.Module, calls: Calls, examples: Sequence[Example]) -> str:
+def _add(units: list[Unit], module: nn.Module, calls: Calls, examples: Sequence[ExampleCall]) -> str:
     """Add a module to the layer that it is, perhaps a new one; why it can't be traced, "" where it can."""
     some = sorted(examples, key=_size, reverse=True)[:_MOST_CASES]
     try:
@@ -219,12 +220,12 @@ def _add(units: list[Unit], module: nn.Module, calls: Calls, examples: Sequence[
     return ""
 
 
-def _size(example: Example) -> int:
+def _size(example: ExampleCall) -> int:
     leaves = pytree.tree_leaves((example.args, dict(example.kwargs)))
     return sum(leaf.numel() for leaf in leaves if isinstance(leaf, torch.Tensor))
 
 
-def traced(module: nn.Module, example: Example) -> Graph:
+def traced(module: nn.Module, example: ExampleCall) -> Graph:
     """What a call of the module computes. Raises ValueError where it can't be traced."""
     trees = trees_of(module, [example])
     flat = adapted_module(module, trees)

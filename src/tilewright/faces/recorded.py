@@ -12,7 +12,7 @@ import torch.utils._pytree as pytree
 from torch import nn
 
 from ..facts.errors import UserError
-from .examples import Example
+from .examples import ExampleCall
 
 _MOST = 4  # ways in which one module is called that are kept
 
@@ -22,12 +22,12 @@ class Calls:
     """Of one module: where it lies in the model, and one example for each way in which it was called."""
 
     paths: list[str]
-    examples: dict[Any, Example] = field(default_factory=dict)  # by what `signature` says
+    examples: dict[Any, ExampleCall] = field(default_factory=dict)  # by what `signature` says
 
     def add(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         key = signature(args, kwargs)
         if key not in self.examples and len(self.examples) < _MOST:
-            self.examples[key] = Example(args=args, kwargs=kwargs)
+            self.examples[key] = ExampleCall(args=args, kwargs=kwargs)
 
 
 def signature(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -42,7 +42,7 @@ def _look(leaf: Any) -> Any:
     return leaf if isinstance(leaf, int | float | str | None) else type(leaf).__qualname__
 
 
-def recorded(model: nn.Module, example: Example) -> dict[nn.Module, Calls]:
+def recorded(model: nn.Module, example: ExampleCall) -> dict[nn.Module, Calls]:
     """All submodules that a call of the model calls, with their examples. Buffers, and torch's random numbers, are as
     before afterwards. Raises UserError where the call fails."""
     found = {module: Calls(paths=[]) for module in model.modules()}

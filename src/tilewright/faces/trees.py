@@ -1,4 +1,4 @@
-"""Containers that a module takes and gives which are of classes: outputs of transformers, caches, registered dataclasses.
+"""Containers of classes that a module takes and gives: outputs of transformers, caches, registered dataclasses.
 
 Processes that judge exchange tensors in tuples, lists and dicts alone, and run no code of such a class. So a module
 with other containers is judged in a form that takes and gives the tensors in them, `adapted`; what a user gets takes
@@ -8,7 +8,7 @@ and gives the containers again.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch._subclasses import FakeTensorMode
 from torch.func import functional_call
 
 from ..facts.errors import UserError
-from .examples import Example
+from .examples import ExampleCall
 
 _SCALARS = (int, float, bool, str, type(None))
 _TENSOR = "tensor"  # in `Trees.leaves`: the place of one
@@ -27,8 +27,8 @@ _TENSOR = "tensor"  # in `Trees.leaves`: the place of one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trees:
-    """`given`: the structures of (args, kwargs), each once; (): arguments are plain, and stay as they are. `result`: the
-    structure of what forward gives; None: plain. `leaves` are the result's: ("tensor",) or ("value", what it is)."""
+    """`given`: the structures of (args, kwargs), each once; (): arguments are plain, and stay as they are. `result`:
+    the structure of what forward gives; None: plain. `leaves` are the result's: ("tensor",) or ("value", its value)."""
 
     given: tuple[pytree.TreeSpec, ...] = ()
     result: pytree.TreeSpec | None = None
@@ -116,7 +116,7 @@ def adapted(base: Any, given: Any, opens: bool) -> Any:
     return Adapted
 
 
-def trees_of(module: nn.Module, examples: Sequence[Example]) -> Trees:
+def trees_of(module: nn.Module, examples: Sequence[ExampleCall]) -> Trees:
     """What of a module's arguments and results is no plain container. It is called on tensors without data for that.
 
     Raises UserError for a container that torch can't take apart, for one that forward writes to, and where examples
@@ -138,7 +138,7 @@ def _taken_apart(result: Any) -> tuple[pytree.TreeSpec, tuple[tuple[Any, ...], .
     return spec, tuple((_TENSOR,) if isinstance(leaf, torch.Tensor) else ("value", leaf) for leaf in leaves)
 
 
-def _called(module: nn.Module, example: Example) -> Any:
+def _called(module: nn.Module, example: ExampleCall) -> Any:
     """What forward gives; None where it can't be called so (the judge then says more)."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -164,19 +164,17 @@ def _is_plain(value: Any, what: str, *, scalars: bool = True) -> bool:
     UserError for what torch does not take apart."""
     if isinstance(value, torch.Tensor) or value is None:
         return True
-    if type(value) in (tuple, list) or type(value).__module__ == "torch.return_types":
-        return all([_is_plain(item, what, scalars=scalars) for item in value])
+    if isinstance(value, _SCALARS):
+        return scalars
+    if type(value) not in pytree.SUPPORTED_NODES and not pytree.is_namedtuple_instance(value):
+        if isinstance(value, torch.dtype | torch.device | slice):
+            return False
+        raise UserError(f"{what}: {_told(type(value))}")
+    children = pytree.tree_flatten(value, is_leaf=lambda inner: inner is not value)[0]
+    plain = all([_is_plain(child, what, scalars=scalars) for child in children])  # noqa: C419  each may be refused
     if type(value) is dict:
-        plain = all([_is_plain(item, what, scalars=scalars) for item in value.values()])
         return plain and all(type(key) is str for key in value)
-    if type(value) in pytree.SUPPORTED_NODES or pytree.is_namedtuple_instance(value):
-        children = pytree.tree_leaves(value)
-        for child in children:
-            _is_plain(child, what)
-        return False
-    if isinstance(value, _SCALARS) or isinstance(value, torch.dtype | torch.device | slice | torch.Size):
-        return scalars and isinstance(value, _SCALARS)
-    raise UserError(f"{what}: {_told(type(value))}")
+    return plain and (type(value) in (tuple, list) or type(value).__module__ == "torch.return_types")
 
 
 def _told(kind: type) -> str:

@@ -19,7 +19,7 @@ _LEAST = -1e30  # what is added to a score that is masked, or less: its weight i
 
 
 def without_masks(graph: fx.Graph, constants: Mapping[str, Tensor]) -> fx.Graph:
-    """The functional graph of aten operators, changed in place. `constants`: placeholders that always have this value."""
+    """The functional graph of aten operators, changed in place. `constants`: placeholders with the value they have."""
     known: dict[fx.Node, Tensor | None] = {}
     for node in list(graph.nodes):
         if node.op == "call_function" and node.target is _ATTENTION:

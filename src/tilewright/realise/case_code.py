@@ -14,6 +14,7 @@ from tilewright.facts.pattern import Bind, Match, Pattern
 from tilewright.ir.graph import SOURCES, TRACED, VIEWS, Call, Graph, Node, Ref, Struct, Template
 from tilewright.ir.program import Program
 
+from .once import constant
 from .torch_code import TORCH_DTYPES, expression, literal, template, viewed
 
 
@@ -30,6 +31,8 @@ class CaseCode:
     tensors: tuple[str, ...] = ()
     free: frozenset[str] = frozenset()  # nodes of the graph that may have any number of rows
     traced: str = ""  # where some may: the condition that there are as many as were traced
+    once: tuple[str, ...] = ()  # the body of a function that gives `lasting`, the same at each call
+    lasting: tuple[str, ...] = ()  # variables that `body` takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,13 +71,15 @@ SEGMENT = "segment."
 
 def case_code(
     graph: Graph, patterns: Sequence[Pattern], *, target: str, by_need: bool = False,
-    any_rows: Callable[[Program], bool] = lambda program: False, placed: Sequence[Placed] = (),
+    any_rows: Callable[[Program], bool] = lambda program: False, placed: Sequence[Placed] = (), once: bool = False,
 ) -> CaseCode:  # fmt: skip
     """The code of one case in which these patterns are fused, what was written for parts of it is `placed`, and nothing
     else is done. `by_need`: what only some results
     take is run where `needs` has one of them (see kernels/autograd.py). `any_rows`: of which programs the kernels take
-    any number of rows, or say in their files which (`takes`); where all that is run does, so does the case."""
-    return _Writer(graph, patterns, target, by_need=by_need, any_rows=any_rows, placed=placed).finish()
+    any number of rows, or say in their files which (`takes`); where all that is run does, so does the case.
+    `once`: what depends on no argument and no state stands apart."""
+    writer = _Writer(graph, patterns, target, by_need=by_need, any_rows=any_rows, placed=placed)
+    return writer.finish(once=once and not graph.wanted)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +122,7 @@ class _Writer:
         self.used: dict[str, None] = {}
         self.body: list[str] = []
 
-    def finish(self) -> CaseCode:
+    def finish(self, *, once: bool = False) -> CaseCode:
         kept = {*self.graph.outputs, *(u.value for u in self.graph.updates)}
         order = self._ordered(self._units(kept))
         self.free = frozenset(self.graph.free) if self._takes_any_rows(order) else frozenset()
@@ -126,7 +131,13 @@ class _Writer:
         gone_after = self._gone(order, kept)
         conditions_of = self._conditions(order) if self.by_need else [""] * len(order)
         given_under = {name: c for unit, c in zip(order, conditions_of, strict=True) for name in unit.gives}
+        places, lasting = constant(self.graph, order, kept) if once else (frozenset(), ())
+        for i in sorted(places):
+            self._emit(order[i])
+        made, self.body = self.body, []
         for i, (unit, condition) in enumerate(zip(order, conditions_of, strict=True)):
+            if i in places:
+                continue
             start = len(self.body)
             self._emit(unit)
             gone = [n for n in gone_after(i) if given_under[n] == condition]
@@ -139,7 +150,8 @@ class _Writer:
         self.body.append(f"return {self._results() if self.by_need else template(self.graph.result, self.names)}")
         return CaseCode(parameters=self.parameters, keywords=tuple(k for k, _ in self.graph.keywords),
                         conditions=tuple(conditions), body=tuple(self.body), used=tuple(self.used),
-                        tensors=tuple(self.tensors), free=self.free, traced=self.traced)  # fmt: skip
+                        tensors=tuple(self.tensors), free=self.free, traced=self.traced,
+                        once=tuple(made), lasting=tuple(self.names[n] for n in lasting))  # fmt: skip
 
     def steps(self) -> tuple[StatementOfGraph, ...]:
         """See plain_steps."""

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from fakes import net
 from fakes.transformer import WIDTH, Decoder
-from tilewright.facts.errors import UserError
 from tilewright.faces.api import Optimized
 from tilewright.faces.examples import examples_of
 from tilewright.faces.layers import OptimizedLayers, replaced, taken_apart
 from tilewright.faces.recorded import recorded
+from tilewright.facts.errors import UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -16,11 +16,11 @@ import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from fakes import net
-from tilewright.facts.errors import UserError
 from tilewright.faces.capture import write_examples
 from tilewright.faces.examples import examples_of, module_of
-from tilewright.faces.live import fallbacks, replacement
+from tilewright.faces.live import fallbacks
 from tilewright.faces.trees import trees_of
+from tilewright.facts.errors import UserError
 
 
 class Output(OrderedDict):  # type: ignore[type-arg]
@@ -160,3 +160,32 @@ def test_what_is_not_taken_is_refused_in_one_line(module: Any, given: Any, said:
 def test_what_torch_compile_wrapped_is_unwrapped() -> None:
     inner = nn.ReLU()
     assert module_of(torch.compile(inner)) is inner
+
+
+class Positions(nn.Module):
+    """A table and a mask that depend on no input, and something to fuse."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        places = torch.arange(x.shape[1]).cumsum(0)
+        rows = torch.arange(4).roll(1)
+        far = (places[None] - places[:, None]).abs() < 12
+        y = torch.nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=far)
+        return torch.tanh(y) * 2 + 1, rows[:2]
+
+
+def test_what_depends_on_no_input_is_made_once(tmp_path: Path) -> None:
+    x = torch.randn(2, 6, 8)
+    mine = fused(tmp_path, Positions().eval(), (x,))
+    text = (tmp_path / "candidate" / "model.py").read_text()
+    once = text[text.index("def _once_0") : text.index("Model = globals")]
+    assert "cumsum" in once and ".run(" in once and "cumsum" not in text.replace(once, "")
+    assert "roll" not in once, "a result is the user's, who may write to it"
+    with torch.inference_mode():
+        first = mine(x)
+    with torch.no_grad():
+        second = mine(x)
+        second[1].add_(1)
+        third = mine(x)
+    for found in (first, third):
+        torch.testing.assert_close(found, Positions()(x))
+    assert not fallbacks(mine)

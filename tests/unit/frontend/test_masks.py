@@ -102,7 +102,9 @@ def _sees(rows: int, columns: int) -> Tensor:
         (lambda m, n: torch.full((m, n), 0.5), 6, True, False),
     ],
 )
-def test_a_mask_of_constants_is_left_out_where_torch_gives_the_same(mask: Any, keys: int, kept: bool, causal: bool) -> None:
+def test_a_mask_of_constants_is_left_out_where_torch_gives_the_same(
+    mask: Any, keys: int, kept: bool, causal: bool
+) -> None:
     module, (q, k, v) = _attend(mask, keys)
     (call,) = attentions(trace(module, (q, k, v), {}))
     found = settings(call)
@@ -110,7 +112,9 @@ def test_a_mask_of_constants_is_left_out_where_torch_gives_the_same(mask: Any, k
     if not kept:
         q, k, v = (t.double() for t in (q, k, v))
         given = mask(6, keys)
-        wanted = F.scaled_dot_product_attention(q, k, v, attn_mask=given if given.dtype == torch.bool else given.double())
+        wanted = F.scaled_dot_product_attention(
+            q, k, v, attn_mask=given if given.dtype == torch.bool else given.double()
+        )
         torch.testing.assert_close(F.scaled_dot_product_attention(q, k, v, is_causal=causal), wanted)
 
 
@@ -124,4 +128,8 @@ def test_a_large_mask_and_a_drawn_one_stay() -> None:
 def test_a_llama_like_layer_is_traced_whole() -> None:
     graph = trace(LlamaLayer().eval(), (torch.randn(2, 12, 64),), {})
     (call,) = attentions(graph)
-    assert (settings(call).get("attn_mask"), settings(call)["is_causal"], settings(call)["enable_gqa"]) == (None, True, True)
+    assert (settings(call).get("attn_mask"), settings(call)["is_causal"], settings(call)["enable_gqa"]) == (
+        None,
+        True,
+        True,
+    )
