@@ -54,7 +54,7 @@ def module_of(given: object) -> nn.Module:
         raise UserError(f"module: {made}, not an nn.Module; give an instance, and put a function into one's forward")
     tensors = {**dict(given.named_parameters()), **dict(given.named_buffers())}
     for name, tensor in tensors.items():
-        if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+        if torch.nn.parameter.is_lazy(tensor):
             raise UserError(f"module: {name} has no shape before the first call (a lazy module); call the module once")
         if tensor.is_meta:
             raise UserError(
@@ -80,7 +80,7 @@ def examples_of(example_inputs: Any, kwargs: Mapping[str, Any] | None = None) ->
 def _example(given: Any, kwargs: Mapping[str, Any]) -> ExampleCall:
     if isinstance(given, torch.Tensor):
         return ExampleCall(args=(given,), kwargs=kwargs)
-    if isinstance(given, Mapping) and all(isinstance(name, str) for name in given):
+    if isinstance(given, dict) and all(isinstance(name, str) for name in given):
         if twice := given.keys() & kwargs.keys():
             raise UserError(f"kwargs: {min(twice)} stands in example_inputs, too")
         return ExampleCall(args=(), kwargs={**given, **kwargs})

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -248,7 +249,7 @@ def replaced(model: nn.Module, parts: Parts, solve: Solve, *, budget_s: float, s
             continue
         name = f"{number:02}-{type(unit.first).__name__}"
         say(f"layer {name}: {len(unit.modules)} time(s), as {unit.paths[0]}")
-        layers.append(_solved(model, unit, lambda u=unit, n=name, s=share * left_s: solve(u.first, u.examples, s, n)))
+        layers.append(_solved(model, unit, partial(solve, unit.first, unit.examples, share * left_s, name)))
     layers += sorted(parts.left, key=lambda layer: -layer.parameters)
     return OptimizedLayers(model=model, layers=tuple(layers))
 

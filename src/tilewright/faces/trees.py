@@ -111,7 +111,7 @@ def adapted(base: Any, given: Any, opens: bool) -> Any:
             return tuple(t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)) if opens else result
 
     if not given:
-        Adapted.forward = functools.wraps(base.forward)(Adapted.forward)
+        functools.update_wrapper(Adapted.forward, base.forward)
     Adapted.__name__, Adapted.__qualname__ = base.__name__, base.__qualname__
     return Adapted
 

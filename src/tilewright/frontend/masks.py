@@ -30,7 +30,7 @@ def without_masks(graph: fx.Graph, constants: Mapping[str, Tensor]) -> fx.Graph:
 
 def _simplify(node: fx.Node, constants: Mapping[str, Tensor], known: dict[fx.Node, Tensor | None]) -> None:
     names = [argument.name for argument in _ATTENTION._schema.arguments]
-    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     query, key, mask = given["query"], given["key"], given.get("attn_mask")
     if not isinstance(mask, fx.Node) or given.get("is_causal"):
         return
@@ -99,7 +99,7 @@ def _computed(node: fx.Node, needed: Mapping[fx.Node, None], constants: Mapping[
                     values[step] = constants[step.name]
                     continue
                 args, kwargs = pytree.tree_map_only(fx.Node, values.__getitem__, (step.args, step.kwargs))
-                values[step] = step.target(*args, **kwargs)  # type: ignore[operator]
+                values[step] = step.target(*args, **kwargs)
     except (RuntimeError, TypeError, NotImplementedError):  # an operator that can't be run as it stands in the graph
         return None
     return values[node] if isinstance(values[node], Tensor) else None
