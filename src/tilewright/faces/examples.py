@@ -69,12 +69,13 @@ def examples_of(example_inputs: Any, kwargs: Mapping[str, Any] | None = None) ->
     with each. Raises UserError for anything else."""
     if isinstance(example_inputs, list) and example_inputs and all(isinstance(e, ExampleCall) for e in example_inputs):
         return example_inputs
-    if kwargs is not None and not (isinstance(kwargs, Mapping) and all(isinstance(name, str) for name in kwargs)):
+    by_name: Any = kwargs or {}
+    if not isinstance(by_name, Mapping) or not all(isinstance(name, str) for name in by_name):
         raise UserError(f"kwargs: a {type(kwargs).__name__}; give a dict of forward's arguments by name")
     several = isinstance(example_inputs, list) and bool(example_inputs)
     several = several and all(isinstance(example, list | tuple | dict) for example in example_inputs)
     given = example_inputs if several else [example_inputs]
-    return [_example(one, kwargs or {}) for one in given]
+    return [_example(one, by_name) for one in given]
 
 
 def _example(given: Any, kwargs: Mapping[str, Any]) -> ExampleCall:

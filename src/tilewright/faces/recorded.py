@@ -48,7 +48,7 @@ def recorded(model: nn.Module, example: ExampleCall) -> dict[nn.Module, Calls]:
     found = {module: Calls(paths=[]) for module in model.modules()}
     for path, module in model.named_modules(remove_duplicate=False):
         found[module].paths.append(path)
-    with _watched(found), _put_back(model), torch.no_grad():
+    with _watched(found), put_back(model), torch.no_grad():
         try:
             model(*example.args, **example.kwargs)
         except Exception as error:  # whatever a model raises
@@ -72,7 +72,8 @@ def _watched(found: dict[nn.Module, Calls]) -> Iterator[None]:
 
 
 @contextmanager
-def _put_back(model: nn.Module) -> Iterator[None]:
+def put_back(model: nn.Module) -> Iterator[None]:
+    """After it, the values of buffers are as before, and so are torch's random numbers."""
     before = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     devices = {p.device for p in model.parameters() if p.is_cuda}
     with torch.random.fork_rng(devices=list(devices)):

@@ -7,6 +7,7 @@ and gives the containers again.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,11 +16,10 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch import nn
-from torch._subclasses import FakeTensorMode
-from torch.func import functional_call
 
 from ..facts.errors import UserError
 from .examples import ExampleCall
+from .recorded import put_back
 
 _SCALARS = (int, float, bool, str, type(None))
 _TENSOR = "tensor"  # in `Trees.leaves`: the place of one
@@ -117,7 +117,7 @@ def adapted(base: Any, given: Any, opens: bool) -> Any:
 
 
 def trees_of(module: nn.Module, examples: Sequence[ExampleCall]) -> Trees:
-    """What of a module's arguments and results is no plain container. It is called on tensors without data for that.
+    """What of a module's arguments and results is no plain container. It is called once for each example for that.
 
     Raises UserError for a container that torch can't take apart, for one that forward writes to, and where examples
     give results of several structures."""
@@ -139,17 +139,15 @@ def _taken_apart(result: Any) -> tuple[pytree.TreeSpec, tuple[tuple[Any, ...], .
 
 
 def _called(module: nn.Module, example: ExampleCall) -> Any:
-    """What forward gives; None where it can't be called so (the judge then says more)."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    state = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    """What forward gives; None where it can't be called so (the judge then says more). A copy of the module over the
+    same tensors is called, so that what it notes in attributes stays out of the user's."""
+    tensors = (*module.parameters(), *module.buffers())
     try:
-        with torch.no_grad():
-            fakes, args, kwargs = pytree.tree_map_only(
-                torch.Tensor, mode.from_tensor, (state, example.args, dict(example.kwargs))
-            )
-            before = pytree.tree_flatten((args, kwargs))
-            with mode:
-                result = functional_call(module, fakes, args, kwargs, strict=False)
+        twin = copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
+        args, kwargs = pytree.tree_map_only(torch.Tensor, torch.clone, (example.args, dict(example.kwargs)))
+        before = pytree.tree_flatten((args, kwargs))
+        with torch.no_grad(), put_back(module):
+            result = twin.forward(*args, **kwargs)
     except Exception:  # of as many kinds as code and operators have
         return None
     after = pytree.tree_flatten((args, kwargs))

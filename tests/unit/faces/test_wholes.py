@@ -189,3 +189,22 @@ def test_what_depends_on_no_input_is_made_once(tmp_path: Path) -> None:
     for found in (first, third):
         torch.testing.assert_close(found, Positions()(x))
     assert not fallbacks(mine)
+
+
+class Notes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.norm = nn.BatchNorm1d(8)
+
+    def forward(self, x: Tensor) -> Output:
+        self.calls += 1
+        return Output(last=self.norm(x))
+
+
+def test_looking_at_results_leaves_the_module_as_it_was() -> None:
+    module, state = Notes(), torch.get_rng_state()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    assert trees_of(module, examples_of((torch.ones(4, 8),))).result is not None
+    assert module.calls == 0 and torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
