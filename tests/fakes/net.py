@@ -96,16 +96,19 @@ def write_fused(folder: Path, module: nn.Module, inputs: tuple[Any, ...], *, tar
     return _composed(folder, problem, graph, target)
 
 
-def fused_as_given(folder: Path, module: nn.Module, examples: list[ExampleCall]) -> nn.Module:
+def fused_as_given(
+    folder: Path, module: nn.Module, examples: list[ExampleCall], *, target: Target = "cpu"
+) -> nn.Module:  # fmt: skip
     """What `optimize` gives for the first of these examples, with nothing judged."""
     trees = trees_of(module, examples)
     problem = write_examples(module, examples, trees, folder / "problem")
     names: dict[str, Any] = {"__file__": str(problem), "__name__": "captured"}
     exec(problem.read_text(), names)
-    captured, given = names["Model"](), names["get_inputs"](example=0)
+    with torch.device(target):
+        captured, given = names["Model"](), names["get_inputs"](example=0)
     with torch.no_grad():
         graph = trace(captured, (), given) if isinstance(given, dict) else trace(captured, tuple(given), {})
-    return replacement(module, _composed(folder, problem.read_text(), graph, "cpu"), trees)
+    return replacement(module, _composed(folder, problem.read_text(), graph, target), trees)
 
 
 def _composed(folder: Path, problem: str, graph: Graph, target: Target) -> Path:
