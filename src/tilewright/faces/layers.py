@@ -28,7 +28,7 @@ from . import config
 from .api import Optimized, optimize
 from .examples import ExampleCall, examples_of, module_of
 from .live import adapted_module, fallbacks, repeated
-from .recorded import Calls, recorded, signature
+from .recorded import Calls, form, recorded, signature
 from .trees import trees_of
 
 _LISTS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
@@ -163,7 +163,7 @@ def taken_apart(model: nn.Module, calls: Mapping[nn.Module, Calls]) -> Parts:
     parts = Parts()
     alike: dict[Any, list[ExampleCall]] = {}
     for module, found in calls.items():
-        known = alike.setdefault(_form(module), [])
+        known = alike.setdefault(form(module), [])
         seen = {signature(e.args, dict(e.kwargs)) for e in known}
         known += [e for e in found.examples.values() if signature(e.args, dict(e.kwargs)) not in seen]
     waiting = [model]
@@ -176,7 +176,7 @@ def taken_apart(model: nn.Module, calls: Mapping[nn.Module, Calls]) -> Parts:
         inside = list(module.children())
         apart = module not in calls or (inside and (module is model or _repeats(module)))
         if not apart:
-            reason = _add(parts.units, module, calls[module], alike[_form(module)])
+            reason = _add(parts.units, module, calls[module], alike[form(module)])
             apart = bool(reason)
             if reason:
                 parts.left.append(Layer(
@@ -188,16 +188,10 @@ def taken_apart(model: nn.Module, calls: Mapping[nn.Module, Calls]) -> Parts:
     return parts
 
 
-def _form(module: nn.Module) -> Any:
-    """Equal for modules that may be one layer."""
-    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    return type(module), module.training, tuple((n, tuple(t.shape), t.dtype) for n, t in tensors.items())
-
-
 def _repeats(module: nn.Module) -> bool:
     """Whether a list in it, or itself as a list, holds a layer with layers in it several times."""
     for part in module.modules():
-        forms = [_form(child) for child in part.children() if any(child.children())]
+        forms = [form(child) for child in part.children() if any(child.children())]
         if isinstance(part, _LISTS) and len(set(forms)) < len(forms):
             return True
     return False
@@ -213,8 +207,7 @@ def _add(units: list[Unit], module: nn.Module, calls: Calls, examples: Sequence[
         return lines[0][:300] if lines else type(error).__name__
     if not graph.calls:
         return "nothing to compute"
-    form = _form(module)
-    unit = next((u for u in units if _form(u.first) == form and u.graph == graph), None)
+    unit = next((u for u in units if form(u.first) == form(module) and u.graph == graph), None)
     if unit is None:
         units.append(unit := Unit(examples=some, graph=graph))
     unit.modules[module] = tuple(calls.paths)

@@ -24,10 +24,11 @@ class Calls:
     paths: list[str]
     examples: dict[Any, ExampleCall] = field(default_factory=dict)  # by what `signature` says
 
-    def add(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        key = signature(args, kwargs)
-        if key not in self.examples and len(self.examples) < _MOST:
-            self.examples[key] = ExampleCall(args=args, kwargs=kwargs)
+
+def form(module: nn.Module) -> Any:
+    """Equal for modules that may compute the same, with parameters of their own."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return type(module), module.training, tuple((n, tuple(t.shape), t.dtype) for n, t in tensors.items())
 
 
 def signature(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:
@@ -43,7 +44,8 @@ def _look(leaf: Any) -> Any:
 
 
 def recorded(model: nn.Module, example: ExampleCall) -> dict[nn.Module, Calls]:
-    """All submodules that a call of the model calls, with their examples. Buffers, and torch's random numbers, are as
+    """All submodules that a call of the model calls, with their examples; modules of one form share these, so that a
+    deep model's tensors are not all kept. Buffers, and torch's random numbers, are as
     before afterwards. Raises UserError where the call fails."""
     found = {module: Calls(paths=[]) for module in model.modules()}
     for path, module in model.named_modules(remove_duplicate=False):
@@ -60,8 +62,14 @@ def recorded(model: nn.Module, example: ExampleCall) -> dict[nn.Module, Calls]:
 
 @contextmanager
 def _watched(found: dict[nn.Module, Calls]) -> Iterator[None]:
+    forms = {module: form(module) for module in found}
+    kept: dict[Any, ExampleCall] = {}
+
     def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        found[module].add(args, kwargs)
+        key = signature(args, kwargs)
+        examples = found[module].examples
+        if key not in examples and len(examples) < _MOST:
+            examples[key] = kept.setdefault((forms[module], key), ExampleCall(args=args, kwargs=kwargs))
 
     handles = [module.register_forward_pre_hook(note, with_kwargs=True) for module in found]
     try:

@@ -122,6 +122,13 @@ def test_without_time_nothing_is_tried(tmp_path: Path) -> None:
     assert {layer.status for layer in found.layers} <= {"not tried", "not traced"}
 
 
+def test_repeated_layers_share_their_examples() -> None:
+    model = Decoder(layers=3).eval()
+    calls = recorded(model, examples_of(torch.randint(0, 50, (2, 12)))[0])
+    kept = {id(example) for block in model.layers for example in calls[block].examples.values()}
+    assert len(kept) == 1 and calls[model.layers[2]].paths == ["layers.2"]
+
+
 def test_recording_leaves_buffers_and_random_numbers_as_they_were() -> None:
     model = nn.Sequential(nn.BatchNorm1d(8), nn.Dropout(0.5))
     before = {name: value.clone() for name, value in model.state_dict().items()}
