@@ -7,6 +7,7 @@ torch's own code is told that an export is going on; where a module then wants t
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FunctionType
@@ -16,19 +17,28 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
+_ASKED: set[str] = set()  # names of files that were told otherwise than torch's code
+
 
 def _is_compiling() -> bool:
-    import sys
+    from tilewright.frontend import eager  # runs with the globals of torch.compiler
 
-    asks = sys._getframe(1).f_globals.get("__name__") or ""
-    return bool(_is_compiling_flag) and asks.split(".")[0] == "torch"  # type: ignore[name-defined] # noqa: F821
+    return eager.told(_is_compiling_flag)  # type: ignore[name-defined] # noqa: F821
 
 
 def _is_exporting() -> bool:
-    import sys
+    from tilewright.frontend import eager
 
-    asks = sys._getframe(1).f_globals.get("__name__") or ""
-    return bool(_is_exporting_flag) and asks.split(".")[0] == "torch"  # type: ignore[name-defined] # noqa: F821
+    return eager.told(_is_exporting_flag)  # type: ignore[name-defined] # noqa: F821
+
+
+def told(flag: bool) -> bool:
+    """What the code that called our caller is told."""
+    asks = sys._getframe(2).f_globals.get("__name__") or ""
+    if not flag or asks.split(".")[0] == "torch":
+        return bool(flag)
+    _ASKED.add(asks)
+    return False
 
 
 _OURS = {"is_compiling": _is_compiling, "is_exporting": _is_exporting}
@@ -52,8 +62,11 @@ def unasked() -> Iterator[None]:
 def export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], **settings: Any) -> ExportedProgram:
     """The module as torch.export sees it when it runs as in eager mode, or, where that can't be, as it runs under
     torch.export. Raises what torch.export does."""
+    _ASKED.clear()
     try:
         with unasked():
             return torch.export.export(module, args, kwargs, strict=False, **settings)
     except Exception:  # of many kinds: a value that is known in eager mode alone, say
+        if not _ASKED:
+            raise
         return torch.export.export(module, args, kwargs, strict=False, **settings)

@@ -208,3 +208,23 @@ def test_looking_at_results_leaves_the_module_as_it_was() -> None:
     assert trees_of(module, examples_of((torch.ones(4, 8),))).result is not None
     assert module.calls == 0 and torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_made_once_is_traced_by_torch_compile(tmp_path: Path) -> None:
+    x = torch.randn(2, 6, 8)
+    mine = fused(tmp_path, Positions().eval(), (x,))
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(mine, fullgraph=True, backend="eager")(x), Positions()(x))
+    assert not fallbacks(mine)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_containers_go_through_torch_compile(tmp_path: Path) -> None:
+    whole = Whole()
+    batch, cache = Batch(torch.randn(4, 8), torch.randn(8)), {"keys": [torch.randn(4, 8)]}
+    mine = fused(tmp_path, whole, (batch,), {"cache": cache})
+    with torch.no_grad():
+        found = torch.compile(mine, backend="eager")(batch, cache=cache)
+        torch.testing.assert_close(found.last, whole(batch, cache).last)
+    assert type(found) is Output

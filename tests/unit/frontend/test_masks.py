@@ -70,6 +70,26 @@ def test_only_code_that_is_not_torchs_reads_that_nobody_exports() -> None:
     assert torch.compiler.is_exporting.__code__ is before
 
 
+def test_only_what_asks_is_exported_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Decides(nn.Module):
+        def __init__(self, asks: bool) -> None:
+            super().__init__()
+            self.asks = asks
+
+        def forward(self, x: Tensor) -> Tensor:
+            compiling = self.asks and torch.compiler.is_compiling()
+            return x if not compiling and bool((x > 0).all()) else F.relu(x)
+
+    times = []
+    theirs = torch.export.export
+    monkeypatch.setattr(torch.export, "export", lambda *a, **k: (times.append(1), theirs(*a, **k))[1])
+    assert [call.label for call in trace(Decides(asks=True), (torch.ones(2),), {}).calls] == ["relu"]
+    asked = len(times)
+    with pytest.raises(ValueError, match="takes a number out of a tensor"):
+        trace(Decides(asks=False), (torch.ones(2),), {})
+    assert (asked, len(times) - asked) == (4, 1)  # under both train flags; one that fails is not tried under the other
+
+
 def _attend(mask: Callable[[int, int], Tensor], keys: int = 6) -> tuple[nn.Module, tuple[Tensor, ...]]:
     class Attends(nn.Module):
         def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
