@@ -103,9 +103,10 @@ def address(text: str) -> tuple[str, int]:
     return found[1] or found[2] or "127.0.0.1", int(found[3])
 
 
-def seconds(text: str, of: str) -> float:
+def seconds(text: str | float, of: str) -> float:
     """`90`, `90s`, `5m`, `1.5h` in seconds, a year at most; UserError, which names the setting `of`, on anything
     else."""
+    text = text if isinstance(text, str) else f"{text:f}" if type(text) in (int, float) else str(text)
     found = re.fullmatch(rf"({_NUMBER})\s*([smh]?)", text.strip())
     value = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
     if not 1e-3 <= value <= _LONGEST_S:

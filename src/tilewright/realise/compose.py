@@ -30,6 +30,7 @@ class _Case:
     keywords: tuple[str, ...]
     conditions: tuple[str, ...]
     body: tuple[str, ...]
+    once: tuple[str, ...]  # what it takes from a function that is called once
     traced: str  # the condition that there are as many rows as were traced; "": any call has as many
     tensors: tuple[str, ...]  # expressions of those in the arguments
     states: tuple[str, ...]  # entries of a dict: what it reads of the module
@@ -117,15 +118,18 @@ def _cases(
         graph = around(facts.graph, [code.segment for code in codes])
         patterns = () if facts.graph.wanted else [p for p in found.patterns if p.id in chosen]
         there = placed(graph, written) if found.case == 0 else ()
-        code = case_code(graph, patterns, target=target, any_rows=make.any_rows, placed=there)
+        code = case_code(graph, patterns, target=target, any_rows=make.any_rows, placed=there, once=True)
         conditions = (*_TRAINING[facts.graph.training], *code.conditions)
         if any((c.conditions, c.keywords) == (conditions, code.keywords) for c in found_cases):
             continue
         used.update(code.used)
         body = code.body if code.used or whole else ()
+        if body and code.lasting:
+            body = (f"{', '.join(code.lasting)}, = _once_{len(found_cases)}()", *body)
         found_cases.append(_Case(
             index=len(found_cases), parameters=code.parameters, keywords=code.keywords, conditions=conditions,
-            body=body, traced=code.traced, tensors=code.tensors, states=states(facts.graph),
+            body=body, once=(*code.once, f"return {', '.join(code.lasting)},") if body and code.lasting else (),
+            traced=code.traced, tensors=code.tensors, states=states(facts.graph),
             acts=bool(facts.graph.updates) or any(call.ordered for call in facts.graph.calls),
             judged=signature(facts.graph, code.parameters, free=code.free, target=target),
         ))  # fmt: skip
