@@ -122,7 +122,7 @@ def optimize_layers(
 
 
 @dataclass(slots=True, kw_only=True)
-class Unit:
+class LayerUnit:
     """A distinct layer: `modules` with their paths compute `graph`, each with its own parameters, on such examples."""
 
     examples: list[ExampleCall]
@@ -154,7 +154,7 @@ class Unit:
 class Parts:
     """A model taken apart: what can be traced, and what can't be, with the reason."""
 
-    units: list[Unit] = field(default_factory=list)
+    units: list[LayerUnit] = field(default_factory=list)
     left: list[Layer] = field(default_factory=list)
 
 
@@ -197,7 +197,7 @@ def _repeats(module: nn.Module) -> bool:
     return False
 
 
-def _add(units: list[Unit], module: nn.Module, calls: Calls, examples: Sequence[ExampleCall]) -> str:
+def _add(units: list[LayerUnit], module: nn.Module, calls: Calls, examples: Sequence[ExampleCall]) -> str:
     """Add a module to the layer that it is, perhaps a new one; why it can't be traced, "" where it can."""
     some = sorted(examples, key=_size, reverse=True)[:_MOST_CASES]
     try:
@@ -209,7 +209,7 @@ def _add(units: list[Unit], module: nn.Module, calls: Calls, examples: Sequence[
         return "nothing to compute"
     unit = next((u for u in units if form(u.first) == form(module) and u.graph == graph), None)
     if unit is None:
-        units.append(unit := Unit(examples=some, graph=graph))
+        units.append(unit := LayerUnit(examples=some, graph=graph))
     unit.modules[module] = tuple(calls.paths)
     return ""
 
@@ -247,7 +247,7 @@ def replaced(model: nn.Module, parts: Parts, solve: Solve, *, budget_s: float, s
     return OptimizedLayers(model=model, layers=tuple(layers))
 
 
-def _solved(model: nn.Module, unit: Unit, solve: Callable[[], Optimized]) -> Layer:
+def _solved(model: nn.Module, unit: LayerUnit, solve: Callable[[], Optimized]) -> Layer:
     try:
         found = solve()
     except Lack:  # what the machine lacks, it lacks for all of them
