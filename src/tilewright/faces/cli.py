@@ -12,7 +12,7 @@ import typer
 
 from ..facts.dialogue import ModelChoice
 from ..facts.errors import UserError
-from ..facts.run import Request, Timing
+from ..facts.run import Request
 from . import config, options
 from .exits import Interruptible, exit_code, leave, line, obey_signals, open_standards, stands
 from .many import bench, compare
@@ -49,6 +49,7 @@ def optimize(
     budget: options.SearchBudgetOption = "",
     timing: options.TimingOption = "6s",
     no_compile: options.NoCompileOption = False,
+    compile_modes: options.CompileModesOption = "usual",
     no_algebra: options.NoAlgebraOption = False,
     strategy: options.StrategyOption = None,
     without: options.WithoutOption = "",
@@ -76,7 +77,7 @@ def optimize(
     with Interruptible(places.out):
         asked = Request(
             run=new_run(), problem=problem, strategy=strategy or ("cutegen" if model else "catalog"), seed=seed,
-            budget_s=budget_s, timing=Timing(budget_s=config.seconds(timing, "--timing"), compiled=not no_compile),
+            budget_s=budget_s, timing=config.timed(timing, compiled=False if no_compile else compile_modes),
             sanitize=racecheck or (sanitized_by_default(problem, evaluator) if sanitize is None else sanitize),
             racecheck=racecheck, model=choice, limits=limits, evaluator=evaluator, without=parts_of(without),
             algebra=not no_algebra,
@@ -125,6 +126,7 @@ def evaluate(
     out: options.OutOption = None,
     timing: options.TimingOption = "6s",
     no_compile: options.NoCompileOption = False,
+    compile_modes: options.CompileModesOption = "usual",
     env: options.EnvOption = None,
     seed: options.SeedOption = 0,
     as_json: options.JsonOption = False,
@@ -142,7 +144,7 @@ def evaluate(
     with Interruptible(places.out, resumable=False):
         finished = judge_given(
             problem, given, places=places, seed=seed, say=say(as_json), sanitize=sanitize or racecheck,
-            racecheck=racecheck, timing=Timing(budget_s=config.seconds(timing, "--timing"), compiled=not no_compile),
+            racecheck=racecheck, timing=config.timed(timing, compiled=False if no_compile else compile_modes),
         )  # fmt: skip
     code = show(delivered(finished, places.out, given_at=candidate), as_json=as_json)
     raise typer.Exit(code if finished.stop.best is not None else 1)
@@ -360,6 +362,7 @@ def mcp(
     budget: options.AgentBudgetOption = "1h",
     timing: options.TimingOption = "6s",
     no_compile: options.NoCompileOption = False,
+    compile_modes: options.CompileModesOption = "usual",
     evaluator: options.EvaluatorOption = "",
     env: options.EnvOption = None,
     seed: options.SeedOption = 0,
@@ -368,7 +371,7 @@ def mcp(
     from .agents import serve
     from .tools import House
 
-    timed = Timing(budget_s=config.seconds(timing, "--timing"), compiled=not no_compile)
+    timed = config.timed(timing, compiled=False if no_compile else compile_modes)
     terms = config.agents_terms(budget, timing=timed, sanitize=sanitize, seed=seed, evaluator=evaluator)
     chosen = target_of(target, evaluator) if evaluator else target
     house = House(cache=config.cache_dir(), target=chosen, terms=terms, say=say(False), env=tuple(env or ()))

@@ -28,6 +28,7 @@ def bench(
     budget: options.SearchBudgetOption = "",
     timing: options.TimingOption = "6s",
     no_compile: options.NoCompileOption = False,
+    compile_modes: options.CompileModesOption = "usual",
     no_algebra: options.NoAlgebraOption = False,
     strategy: options.StrategyOption = None,
     without: options.WithoutOption = "",
@@ -50,7 +51,7 @@ def bench(
 
     settings = ["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing, '--timing'):g}s"]
     settings += ["--sanitize" if sanitize else "--no-sanitize", "--seed", str(seed)]
-    settings += ["--no-compile"] if no_compile else []
+    settings += ["--no-compile"] if no_compile else ["--compile-modes", compile_modes]
     settings += ["--no-algebra"] if no_algebra else []
     settings += config.env_flags(env or ())
     asked = BenchRequest(
@@ -95,6 +96,7 @@ def compare(
     budget: options.SearchBudgetOption = "",
     timing: options.TimingOption = "6s",
     no_compile: options.NoCompileOption = False,
+    compile_modes: options.CompileModesOption = "usual",
     model: options.ModelOption = None,
     base_url: options.BaseUrlOption = "",
     effort: options.EffortOption = None,
@@ -125,7 +127,8 @@ def compare(
             target=target_of(target, evaluator), budget=budget, usual_s=usual_budget_s(model is not None),
             asked=replace(asked, model=None, base_url="", effort=None, evaluator=""),  # each has flags of its own
             settings=["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing, '--timing'):g}s",
-                      "--no-sanitize", *(["--no-compile"] if no_compile else []), *config.env_flags(env or ())],
+                      "--no-sanitize", *(["--no-compile"] if no_compile else ["--compile-modes", compile_modes]),
+                      *config.env_flags(env or ())],
         )  # fmt: skip
         for entrant in chosen:
             entrant.flags(asked)  # what is wrong with them is said before any work

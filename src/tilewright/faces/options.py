@@ -71,6 +71,14 @@ TimingOption = Annotated[
 NoCompileOption = Annotated[
     bool, typer.Option("--no-compile", help="Leave torch.compile out: it takes minutes on a large module.")
 ]
+CompileModesOption = Annotated[
+    str,
+    typer.Option(
+        "--compile-modes",
+        help="Modes of torch.compile to time beside candidates, by commas, or all; usual: default, and on a GPU "
+        "reduce-overhead. What takes minutes to compile is timed once and remembered.",
+    ),
+]
 NoAlgebraOption = Annotated[
     bool,
     typer.Option("--no-algebra", help="Leave the amount of work as it is: no weights summed first, no zeros left out."),

@@ -47,10 +47,11 @@ class Matched:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """How the user wants candidates to be timed: for `budget_s` (four times that where a gain may still hide in the
-    noise), against eager, and against torch.compile too where `compiled`."""
+    noise), against eager, and against torch.compile too where `compiled`, in these `modes`; (): the usual ones."""
 
     budget_s: float = 6.0
     compiled: bool = True
+    modes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from .last_state import ends, lowered
 from .lowering.lower import Builder, Expr, NotLowered, dtype_name, memory_order
 from .lowering.lowerings import LOWERINGS
 from .lowering.views import FILL_LOWERINGS
+from .masks import without_masks
 from .prune import early, pruned
 from .writes import written
 
@@ -163,7 +164,7 @@ def _read(program: ExportedProgram) -> _Traced:
             updates.append((by_target.get(target, target), leaf))
         else:
             raise ValueError(f"an output of kind {spec.kind.name} can't be represented")
-    graph = chain_einsums(program.graph)
+    graph = without_masks(chain_einsums(program.graph), {n: t for n, (_, t) in constants.items()})
     return _Traced(graph=graph, states=states, constants=constants, inputs=inputs, results=results,
                    result_spec=program.call_spec.out_spec, updates=updates)  # fmt: skip
 

@@ -24,6 +24,7 @@ from .memories import Case, CaseMemories, case_of, describe, too_large
 from .memory.case_memory import CaseMemory
 from .memory.sizes import is_large
 from .patience import Patience
+from .remembered import DEFAULT, ComparedModes
 from .timing.measure import Effort
 from .turns import Turns
 from .variants import Variants
@@ -44,6 +45,8 @@ class JudgeOptions:
     effort: Effort = field(default_factory=Effort)
     limits: CellLimits = field(default_factory=CellLimits)
     compile_baseline: bool = True
+    compile_modes: tuple[str, ...] = (DEFAULT,)  # of that baseline
+    baselines: Path | None = None  # the folder where those that take minutes are remembered
     trace: bool = True
     explains: bool = False
     algebra: bool = True
@@ -69,6 +72,7 @@ class OpenProblem:
         self.memories = CaseMemories(problem, cells=self.cells, limits=options.limits)
         self.cases: tuple[Case, ...] = ()
         self.variants = Variants(problem, partial(self._case, trace=False))
+        self.modes = ComparedModes(problem, machine, (), folder=None)
         self._informed: Cell | None = None  # the reference's cell that knows the cases
 
     def open(self, rates: Callable[[Patience], Machine] | None) -> None:
@@ -87,8 +91,10 @@ class OpenProblem:
                 self.patience.begin()
                 self.machine = rates(self.patience)
         if self.options.compile_baseline:
-            first = self.cases[0]
+            first, wanted = self.cases[0], self.options.compile_modes
+            self.modes = ComparedModes(self.problem, self.machine, wanted, folder=self.options.baselines)
             self.cells.baseline.warm(
+                self.modes.due(self.say),
                 construct_seed=first.seed, inputs_seed=secret(self.rng), gradients=first.described.gradients,
                 large=is_large(first.described),
             )  # fmt: skip

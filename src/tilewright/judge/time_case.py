@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,7 +34,6 @@ from .wire import messages as wire
 
 EAGER = "eager"
 OURS = "ours"
-COMPILE = "compile"
 # What others' work beside it may make of an honest candidate.
 _BY_CLOCKS = ("clock_disagrees", "works_aside", "works_between", "remembers")
 _MANY = 0.1  # of the processors
@@ -53,7 +52,7 @@ class CaseTiming:
     opened: OpenProblem
     memory: CaseMemory
     check: Check
-    compiled: Cell | None
+    compiled: Mapping[str, Cell]  # by the name of their times
     stations: Stations
     verified: VerifiedCalls = field(init=False)
     gauge: Gauge = field(init=False)
@@ -137,7 +136,9 @@ class CaseTiming:
         phases: tuple[Phase, ...] = ()
         if self.memory.described.gradients.outputs:
             with self._station("forward and backward apart"):
-                phases = measure_phases(schedule, ours=OURS, names=(OURS, EAGER, COMPILE), rounds=effort.min_rounds)
+                phases = measure_phases(
+                    schedule, ours=OURS, names=(OURS, EAGER, *self.compiled), rounds=effort.min_rounds
+                )
         counted = cell.ask(wire.CountFallbacks(), wire.Fallbacks, limit_s=30.0)
         for note in notes:
             self.check.findings.note(note)
@@ -152,12 +153,13 @@ class CaseTiming:
         mine = timed.time(OURS)
         assert mine is not None
         timing.check_floor(machine, work, mine)
-        return replace(
+        timed = replace(
             timed, stations=self.stations.found, unseen_ns=unseen, row_excess_ns=row_excess,
             new_excess_ns=fresh.extra_ns if fresh else None, undecided=not (fresh is None or fresh.decided),
             phases=phases, peak_bytes=peaks, device=(before, after),
             launches=Launches(count=seen.launches, cost_ns=seen.launch_ns) if seen.launches else None,
         )  # fmt: skip
+        return self.opened.modes.against_fastest(timed)
 
     def _beside_ns(self, schedule: BurstSchedule) -> float:
         """What the candidate does between its calls, beyond eager: it is made a part of its calls."""
@@ -173,17 +175,16 @@ class CaseTiming:
 
     @contextmanager
     def _station(self, name: str) -> Iterator[None]:
-        baselines = (self.opened.reference,) if self.compiled is None else (self.opened.reference, self.compiled)
-        with self.stations.station(name, *baselines, candidate=self.check.cell):
+        with self.stations.station(name, self.opened.reference, *self.compiled.values(), candidate=self.check.cell):
             yield
         self.gauge.look()
 
     def schedule(self) -> BurstSchedule:
-        """All subjects before slots that are filled: ours, eager, eager again, torch.compile where there is one."""
+        """All subjects before slots that are filled: ours, eager, eager again, torch.compile in each mode."""
         self.verified.fill()
         ours = TimedSubject(OURS, self.check.cell, moved=self.check.state.moved, attributes=self.check.state.attributes)
         subjects = [ours, *(subject_of(self.memory, name, self.opened.reference) for name in (EAGER, timing.AA))]
-        subjects += [subject_of(self.memory, COMPILE, self.compiled)] if self.compiled is not None else []
+        subjects += [subject_of(self.memory, name, cell) for name, cell in self.compiled.items()]
         inputs = self.memory.sets.inputs(0)
         stirring = Stirring(inputs, slots=self.memory.pool, rng=self.opened.rng)
         if not stirring.changes_rows:

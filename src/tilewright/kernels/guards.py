@@ -404,16 +404,16 @@ def state_at(module: nn.Module, path: str) -> Any:
     return value
 
 
-def count(counts: dict[str, int], reason: str, told: Callable[[], str] = lambda: "") -> None:
+def count(counts: dict[str, int], reason: str, told: Callable[[], str] = lambda: "", *, within: int = 0) -> None:
     """Add to how often each reason held, and warn where it is the first time, of arguments that no case takes with what
-    is `told`; from any thread."""
+    is `told`; from any thread. `within`: how many frames there are between the module's forward and the case's."""
     with _lock:
         first = reason not in counts
         counts[reason] = counts.get(reason, 0) + 1
     if first:
         more = f" ({told()})" if reason == NO_CASE else ""
         text = f"tilewright: {reason}{more}, so the original module runs, not the fused one. {_way_out(reason)}"
-        warnings.warn(text, RuntimeWarning, stacklevel=_CALLER)
+        warnings.warn(text, RuntimeWarning, stacklevel=_CALLER + within)
 
 
 def compared(judged: Sequence[str], training: bool, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

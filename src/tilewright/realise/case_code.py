@@ -13,6 +13,7 @@ from tilewright.ir.graph import SOURCES, Call, Graph, Node, Ref, Struct, Templat
 from tilewright.ir.program import Program
 
 from .case_units import SEGMENT, Placed, Unit, Units, needed_when, takes_any_rows
+from .once import constant
 from .torch_code import TORCH_DTYPES, expression, literal, template, viewed
 
 
@@ -29,6 +30,8 @@ class CaseCode:
     tensors: tuple[str, ...] = ()
     free: frozenset[str] = frozenset()  # nodes of the graph that may have any number of rows
     traced: str = ""  # where some may: the condition that there are as many as were traced
+    once: tuple[str, ...] = ()  # the body of a function that gives `lasting`, the same at each call
+    lasting: tuple[str, ...] = ()  # variables that `body` takes
 
 
 def states(graph: Graph) -> tuple[str, ...]:
@@ -44,12 +47,13 @@ def states(graph: Graph) -> tuple[str, ...]:
 
 def case_code(
     graph: Graph, patterns: Sequence[Pattern], *, target: str, by_need: bool = False,
-    any_rows: Callable[[Program], bool] = lambda program: False, placed: Sequence[Placed] = (),
+    any_rows: Callable[[Program], bool] = lambda program: False, placed: Sequence[Placed] = (), once: bool = False,
 ) -> CaseCode:  # fmt: skip
     """The code of one case in which these patterns are fused, what was written for parts of it is `placed`, and nothing
     else is done. `by_need`: what only some results
     take is run where `needs` has one of them (see kernels/autograd.py). `any_rows`: of which programs the kernels take
-    any number of rows, or say in their files which (`takes`); where all that is run does, so does the case."""
+    any number of rows, or say in their files which (`takes`); where all that is run does, so does the case.
+    `once`: what depends on no argument and no state stands apart."""
     writer = _Lines(graph, patterns, target, placed)
     order = writer.order
     free = frozenset(graph.free) if takes_any_rows(graph, order, any_rows) else frozenset[str]()
@@ -57,8 +61,12 @@ def case_code(
     arguments = writer.accept(free, takers)
     conditions = needed_when(graph.result, order) if by_need else [""] * len(order)
     given_under = {name: c for unit, c in zip(order, conditions, strict=True) for name in unit.gives}
+    places, lasting = constant(graph, order, writer.kept) if once and not graph.wanted else (frozenset[int](), ())
+    made = [line for i in sorted(places) for line in writer.emit(order[i])]
     body: list[str] = []
     for i, (unit, condition) in enumerate(zip(order, conditions, strict=True)):
+        if i in places:
+            continue
         lines = writer.emit(unit)
         gone = [n for n in writer.gone(i) if given_under[n] == condition]
         if gone and i + 1 < len(order):
@@ -68,7 +76,7 @@ def case_code(
     return CaseCode(
         parameters=writer.parameters, keywords=tuple(k for k, _ in graph.keywords), conditions=arguments.conditions,
         body=tuple(body), used=tuple(writer.used), tensors=tuple(arguments.tensors), free=free,
-        traced=arguments.traced,
+        traced=arguments.traced, once=tuple(made), lasting=tuple(writer.names[n] for n in lasting),
     )  # fmt: skip
 
 
@@ -151,7 +159,7 @@ class _Lines:
     def __init__(self, graph: Graph, patterns: Sequence[Pattern], target: str, placed: Sequence[Placed] = ()) -> None:
         self._graph, self._target = graph, target
         self._units = Units(graph, patterns, placed)
-        self.order = self._units.ordered()
+        self.order, self.kept = self._units.ordered(), self._units.kept
         self._last = {name: i for i, unit in enumerate(self.order) for name in (*unit.gives, *unit.needs)}
         nodes = self._units.nodes
         self.parameters = tuple(_parameter(a, nodes, f"argument{i}") for i, a in enumerate(graph.arguments))
@@ -170,7 +178,7 @@ class _Lines:
 
     def gone(self, i: int) -> list[str]:
         """The variables that nothing needs any more after unit `i`, which is written."""
-        names, nodes = {*self.order[i].gives, *self.order[i].needs} - self._units.kept, self._units.nodes
+        names, nodes = {*self.order[i].gives, *self.order[i].needs} - self.kept, self._units.nodes
         local = (n for n in names if nodes[n].op not in SOURCES and self.names[n].isidentifier())
         return sorted(n for n in local if self._last[n] == i)
 

@@ -89,7 +89,7 @@ def _judged(timed: Timed) -> tuple[Status, ShownVerdict]:
     eager, compiled = timed.ratio("eager"), timed.ratio("compile")
     said = " and ".join(
         f"{ratio.mid:.2f}x as fast as {name} [{ratio.low:.2f}, {ratio.high:.2f}]"
-        for name, ratio in (("eager", eager), ("torch.compile", compiled))
+        for name, ratio in (("eager", eager), (timed.compile_title, compiled))
         if ratio is not None
     )
     faster = timed.faster_than("eager")

@@ -37,6 +37,13 @@ def summary(context: SearchContext, events: Sequence[Event], *, candidate_dir: s
             name: _interval(end.timed.ratio(name) if end.timed else None)
             for name in ("eager", "compile", "eager_warm", "compile_warm")
         },
+        "compile_mode": end.seen.compile_mode if end.seen and end.seen.ratio("compile") else None,
+        "compile_remembered": (end.seen.compile_remembered or None) if end.seen else None,
+        "compile_modes_ns": {
+            n.partition(":")[2]: _interval(t)
+            for n, t in (end.seen.times_ns if end.seen else ())
+            if n.startswith("compile:") and not n.endswith("_warm")
+        },
         "phases": _phases(end.seen),
         "peak_bytes": dict(end.seen.peak_bytes) if end.seen else {},
         "tried": _tried(end),

@@ -173,9 +173,11 @@ def _tiles(end: Ending) -> tuple[StoryTile, ...]:
     if end.timed is None:
         return ()
     tiles = []
-    for name, title in (("eager", "against eager"), ("compile", "against torch.compile")):
+    for name, title in (("eager", "against eager"), ("compile", f"against {end.timed.compile_title}")):
         if ratio := end.timed.ratio(name):
             note = f"99% interval {words.digits(ratio.low)} – {words.digits(ratio.high)}"
+            if warm := end.timed.ratio(f"{name}_warm"):
+                note += f"; {words.digits(warm.mid)}× with warm caches"
             tiles.append(StoryTile(name=title, value=f"{words.digits(ratio.mid)}×", note=note))
     if share := floor_share(end.timed):
         note = f"the floor takes {words.duration(end.timed.floor_ns)}"
@@ -192,12 +194,12 @@ def _times(end: Ending) -> tuple[TimeRow, ...]:
     if end.seen is None:
         return ()
     rows = []
-    for name in words.PLAYERS:
+    for name in words.players(end.seen):
         if time := end.seen.time(name):
             ratio = end.seen.ratio(name)
             rows.append(
                 TimeRow(
-                    name="tried, not kept" if name == "ours" and end.timed is None else words.NAMES[name],
+                    name="tried, not kept" if name == "ours" and end.timed is None else words.named(name, end.seen),
                     median=words.duration(time.mid),
                     interval=words.span(time),
                     ratio=words.times(ratio) if ratio else "",
@@ -210,7 +212,7 @@ def _halves(seen: Timed) -> tuple[TimeRow, ...]:
     """The rows of a training step's halves."""
     return tuple(
         TimeRow(
-            name=f"{phase.name}, {words.NAMES[name]}", median=words.duration(time.mid), interval=words.span(time),
+            name=f"{phase.name}, {words.named(name, seen)}", median=words.duration(time.mid), interval=words.span(time),
             ratio=words.times(dict(phase.ratios)[name]) if name in dict(phase.ratios) else "",
         )
         for phase in seen.phases
@@ -228,7 +230,7 @@ def _floor(context: SearchContext, seen: Timed | None) -> str:
         parts += f", {words.rate(seen.flops, 'FLOP')} at {words.rate(rate, 'FLOP/s')}"
     told = f"The floor is {words.duration(seen.floor_ns)}: {parts}, rates measured here{words.loaded(machine)}."
     told = f"{told} Only data that stays in the cache, or calls that hardly write, can beat it."
-    peaks = ", ".join(f"{words.amount(size)} ({words.NAMES[name]})" for name, size in seen.peak_bytes)
+    peaks = ", ".join(f"{words.amount(size)} ({words.named(name, seen)})" for name, size in seen.peak_bytes)
     return f"{told} Memory at the peak of a call: {peaks}." if peaks else told
 
 

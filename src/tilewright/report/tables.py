@@ -46,25 +46,25 @@ def table(context: SearchContext, events: Sequence[Event]) -> Table:
 
 
 def _times(drawn: Table, end: Ending, seen: Timed) -> None:
-    for name in words.PLAYERS:
+    for name in words.players(seen):
         time = seen.time(name)
         if time is None or (name.startswith("ours") and end.timed is None):
             continue
         ratio = end.timed.ratio(name) if end.timed else None
         drawn.add_row(
-            f"[bold]{words.NAMES[name]}[/]" if name == "ours" else words.NAMES[name], words.duration(time.mid),
+            f"[bold]{words.NAMES[name]}[/]" if name == "ours" else words.named(name, seen), words.duration(time.mid),
             words.span(time), escape(words.times(ratio)) if ratio else "",
         )  # fmt: skip
     for phase in seen.phases:
         for name, time in phase.times_ns:
             ratio = dict(phase.ratios).get(name)
             told = escape(words.times(ratio)) if ratio else ""
-            drawn.add_row(f"{phase.name}, {words.NAMES[name]}", words.duration(time.mid), words.span(time), told)
+            drawn.add_row(f"{phase.name}, {words.named(name, seen)}", words.duration(time.mid), words.span(time), told)
     share = floor_share(end.timed)
     reached = f"at {words.percent(share)} of its speed" if share is not None else ""
     drawn.add_row("machine's floor", words.duration(seen.floor_ns), "", reached)
     for name, size in seen.peak_bytes:
-        drawn.add_row(f"memory at its peak, {words.NAMES[name]}", words.amount(size), "", "")
+        drawn.add_row(f"memory at its peak, {words.named(name, seen)}", words.amount(size), "", "")
 
 
 def _error(drawn: Table, timed: Timed) -> None:

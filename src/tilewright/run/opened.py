@@ -18,6 +18,7 @@ from ..facts.outcome import Station
 from ..facts.pattern import INDUCTOR, Recipe
 from ..facts.run import AGENT, GIVEN, CaseFacts, Request
 from ..facts.time_budget import UNBOUNDED, TimeBudget
+from ..realise.library.inductor import baselines
 from .ahead import Objects, built_by_nvcc, compiled_ahead
 from .places import Places, Say
 
@@ -84,6 +85,7 @@ class OpenedJudge:
                 self._request.problem, machine=machine, seed=asked.seed, workdir=work, say=self._say,
                 options=JudgeOptions(
                     effort=Effort(budget_s=asked.timing.budget_s), compile_baseline=asked.timing.compiled,
+                    compile_modes=baselines(asked.problem, asked.timing.modes), baselines=cache,
                     explains=asked.model is not None or asked.strategy == AGENT, algebra=asked.algebra,
                     time=self.time, racecheck=asked.racecheck,
                 ), rates=self._measured if self._machine is None else None,

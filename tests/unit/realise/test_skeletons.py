@@ -40,7 +40,7 @@ def copied(target: Realisers, programs: Sequence[Program]) -> set[str]:
 
 
 def test_every_file_of_the_skeletons_is_copied_where_it_is_needed() -> None:
-    assert lying("") == SHARED | GUARDS | {"compiled.py", "nvcc.py"}
+    assert lying("") == SHARED | GUARDS | {"compiled.py", "graphed.py", "nvcc.py"}
     rows = SHARED | {p for part in ("", "/common", "/rows") for p in lying(f"cuda{part}")} - OURS - PRODUCTS
     assert copied(cuda, [SOFTMAX]) == rows
     assert copied(cuda, [SOFTMAX, PRODUCT]) == rows | PRODUCTS | {

@@ -27,6 +27,7 @@ class LoadProblem:
     source: str
     cases: tuple[str, ...]
     compiled: bool  # run the module under torch.compile
+    mode: str = "default"  # in this mode of torch.compile's
     starts: str = ""  # torch's "tracer" or "compiler": bring it up, too, which takes longer than many a module takes it
 
 

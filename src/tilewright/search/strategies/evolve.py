@@ -106,12 +106,13 @@ _New = tuple[_Proposal, Candidate]
 
 
 def evolve(context: SearchContext) -> Steps[None]:
-    """Moves: `Try` of what the library alone makes of the module; then for each generation `Inspect` of a new fastest
-    kernel, the `Ask`s of all proposals and of a review together, the `Verify`s of all that came of them together, then
-    their `Try`s; `Stop` with the best, at 95% of the floor, on a budget, or where nothing helps any more.
+    """Moves: those of `Author.calls`; `Try` of what the library alone makes of the module; then for each generation
+    `Inspect` of a new fastest kernel, the `Ask`s of all proposals and of a review together, the `Verify`s of all
+    that came of them together, then their `Try`s; `Stop` with the best, at 95% of the floor, on a budget, or where
+    nothing helps any more.
 
-    An island without a kernel is written to anew, and mended until one passes. `context.without` names parts that are
-    switched off (PARTS)."""
+    An island without a kernel is written to anew, and mended until one passes. `context.without` names parts that
+    are switched off (PARTS)."""
     yield from _searched(context, OURS)
 
 
@@ -122,6 +123,8 @@ def evolve_paper(context: SearchContext) -> Steps[None]:
 
 def _searched(context: SearchContext, plan: EvolvePlan) -> Steps[None]:
     search = _Search(context, plan)
+    if "library" in search.parts:
+        yield from search.author.calls()
     why = yield from search.run()
     best = search.best
     yield from search.author.ended(best.passed if best else None, why)
