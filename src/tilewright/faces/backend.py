@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,9 +61,10 @@ def tilewright(
         _say_once(lacking)
         return gm.forward if lacking == _NO_COMPILER else inductor(gm, example_inputs, config_patches=patches)
     made = None
+    training = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in example_inputs)
     try:
         with torch._guards.tracing(None), torch.no_grad():
-            if (inputs := _inputs(gm, example_inputs)) is not None:
+            if not training and (inputs := _inputs(gm, example_inputs)) is not None:
                 made = _made(inputs)
     except Exception as error:  # a fault of ours is told, and does not end the user's program
         _say_once(f"a graph is left to Inductor: {type(error).__name__}: {last_line(error)[:_LINE]}")
@@ -104,16 +105,17 @@ class _Inputs:
 
 
 class _OverTensors(nn.Module):
-    """A graph as a module over its tensors alone, in this order; `sizes`: places of the sizes that are left open."""
+    """A graph as a module over its tensors alone, in this order; `sizes`: by their places, its other inputs, of which
+    None is the first size of the first tensor."""
 
-    def __init__(self, gm: fx.GraphModule, order: Sequence[int], sizes: Sequence[int]) -> None:
+    def __init__(self, gm: fx.GraphModule, order: Sequence[int], sizes: Mapping[int, int | None]) -> None:
         super().__init__()
         self.gm = gm
-        self._order, self._sizes = tuple(order), tuple(sizes)
+        self._order, self._sizes = tuple(order), dict(sizes)
 
     def forward(self, *tensors: Tensor) -> Any:
         given: dict[int, Any] = dict(zip(self._order, tensors, strict=True))
-        given |= dict.fromkeys(self._sizes, tensors[0].shape[0])
+        given |= {i: tensors[0].shape[0] if n is None else n for i, n in self._sizes.items()}
         return self.gm(*(given[i] for i in range(len(given))))
 
 
@@ -128,19 +130,24 @@ def _inputs(gm: fx.GraphModule, examples: Sequence[Any]) -> _Inputs | None:
     device = devices.pop().type
     if device not in ("cpu", "cuda") or torch.is_autocast_enabled(device):
         return None
-    sizes = [i for i, fake in enumerate(fakes) if isinstance(fake, SymInt)]
-    open_ = {str(n) for i in places for n in fakes[i].shape if isinstance(n, SymInt)}
-    many = [i for i in places if fakes[i].dim() and isinstance(fakes[i].shape[0], SymInt)]
-    inner = any(isinstance(n, SymInt) for i in places for n in fakes[i].shape[1:])
-    if len(places) + len(sizes) != len(fakes) or inner or len({*open_, *(str(fakes[i]) for i in sizes)}) > 1:
+    numbers = {i: fake for i, fake in enumerate(fakes) if isinstance(fake, SymInt | int)}
+    first = {i: _symbol(fakes[i].shape[0]) for i in places if fakes[i].dim()}
+    many = [i for i, symbol in first.items() if symbol]
+    inner = any(_symbol(n) for i in places for n in fakes[i].shape[1:])
+    symbols = {s for s in (*first.values(), *map(_symbol, numbers.values())) if s}
+    if len(places) + len(numbers) != len(fakes) or inner or len(symbols) > 1 or (symbols and not many):
         return None
     order = (*many, *(i for i in places if i not in many))
-    if sizes and not many:
-        return None
+    sizes = {i: None if _symbol(number) else int(number) for i, number in numbers.items()}
     return _Inputs(
         module=_OverTensors(gm, order, sizes).eval(), tensors=tuple(examples[i] for i in order), order=order,
         many=tuple(i in many for i in order), fakes=fakes,
     )  # fmt: skip
+
+
+def _symbol(size: int | SymInt) -> str:
+    """What Dynamo calls a size that is left open; "" of one that is not."""
+    return str(size) if isinstance(size, SymInt) and size.node.maybe_as_int() is None else ""
 
 
 def _lacking(examples: Sequence[Any]) -> str:

@@ -1,0 +1,257 @@
+"""torch.compile(backend="tilewright"): our operators are called, each is held to the reference once, the rest is
+Inductor's."""
+
+from __future__ import annotations
+
+import tomllib
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._dynamo import list_backends
+from torch._dynamo.backends import registry
+from torch.profiler import profile
+
+import tilewright.faces.backend as backend
+import tilewright.run.region_check as region_check
+from tilewright.faces.backend import tilewright
+
+pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")]
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+class Block(nn.Module):
+    """Two parts of ours around a product and an operator that no kernel of ours has."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(64), nn.Linear(64, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.softmax(torch.i0(self.linear(self.norm(x * 2))) * 2 + 1, -1)
+
+
+class Broken(Block):
+    def forward(self, x: Tensor) -> Tensor:
+        x = super().forward(x)
+        torch._dynamo.graph_break()
+        return torch.softmax(x * 3, -1)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, haste: None) -> Iterator[None]:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "backend-cache"))
+    monkeypatch.setattr(backend, "_said", set())
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+def ours(call: Callable[[], Any]) -> list[str]:
+    """The operators of ours that a call runs."""
+    with profile() as seen:
+        call()
+    return [event.key for event in seen.key_averages() for _ in range(event.count) if "tilewright::" in event.key]
+
+
+def compiled(module: Any, **how: Any) -> Any:
+    return torch.compile(module, backend=tilewright, **how)
+
+
+def test_dynamo_finds_it_by_the_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    lines = ["[torch_dynamo_backends]", *(f"{k} = {v}" for k, v in entries["torch_dynamo_backends"].items())]
+    installed = tmp_path / "beside-0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: beside\nVersion: 0\n")
+    (installed / "entry_points.txt").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry._discover_entrypoint_backends.cache_clear()
+    registry._discover_entrypoint_backends()
+    assert "tilewright" in list_backends(None)
+    assert registry.lookup_backend("tilewright") is tilewright
+
+
+def test_same_values_by_our_operators() -> None:
+    module, x = Block().eval(), torch.randn(8, 64)
+    with torch.no_grad():
+        fast = compiled(module, fullgraph=True)
+        torch.testing.assert_close(fast(x), module(x))
+        assert len(ours(lambda: fast(x))) == 2
+
+
+def test_another_process_loads_what_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = Block().eval(), torch.randn(8, 64)
+    with torch.no_grad():
+        compiled(module)(x)
+        torch._dynamo.reset()
+        monkeypatch.setattr(backend, "_models", {})  # as in another process
+        monkeypatch.setattr(backend, "compiled_ahead", None)
+        monkeypatch.setattr("tilewright.kernels.cpu.build._compile", None)
+        fast = compiled(module)
+        torch.testing.assert_close(fast(x), module(x))
+        assert len(ours(lambda: fast(x))) == 2
+
+
+def test_breaks_are_dynamos() -> None:
+    module, x = Broken().eval(), torch.randn(8, 64)
+    with torch.no_grad():
+        fast = compiled(module)
+        torch.testing.assert_close(fast(x), module(x))
+        assert len(ours(lambda: fast(x))) == 3
+        torch._dynamo.reset()
+        with pytest.raises(torch._dynamo.exc.Unsupported):
+            compiled(module, fullgraph=True)(x)
+
+
+def test_any_batch_by_the_same_kernels() -> None:
+    module, graphs = Block(48).eval(), []
+
+    def counting(gm: Any, examples: Any) -> Any:
+        graphs.append(gm)
+        return tilewright(gm, examples)
+
+    with torch.no_grad():
+        fast = torch.compile(module, backend=counting)
+        for rows in (5, 48, 9, 33, 2):  # the second is open, and as many as the weights' are
+            x = torch.randn(rows, 64)
+            torch.testing.assert_close(fast(x), module(x))
+            assert len(ours(lambda x=x: fast(x))) == 2
+    assert len(graphs) == 2
+
+
+def test_rows_that_no_kernel_takes_run_in_eager_mode(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Block().eval()
+    made = backend._made
+
+    def few(inputs: Any) -> Any:
+        found = made(inputs)
+        return found and backend._Made(graph=found.graph, takes=[lambda rows: rows < 10], rows=found.rows)
+
+    monkeypatch.setattr(backend, "_made", few)
+    with torch.no_grad():
+        fast = compiled(module, dynamic=True)
+        for rows, count in ((8, 2), (12, 0)):
+            x = torch.randn(rows, 64)
+            torch.testing.assert_close(fast(x), module(x))
+            assert len(ours(lambda x=x: fast(x))) == count
+
+
+def test_other_open_sizes_are_inductors() -> None:
+    def forward(x: Tensor) -> Tensor:
+        return torch.softmax(x * 2, -1)
+
+    with torch.no_grad():
+        fast = compiled(forward, dynamic=True)
+        for shape in ((3, 5, 7), (4, 6, 9)):
+            x = torch.randn(shape)
+            torch.testing.assert_close(fast(x), forward(x))
+            assert ours(lambda x=x: fast(x)) == []
+
+
+def test_a_wrong_kernel_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = Block().eval(), torch.randn(8, 64)
+    fused = region_check._fused
+
+    def wrong(plan: Any, model: Any, choice: Any) -> Any:
+        run = fused(plan, model, choice)
+        softmax = "softmax" in plan.title(choice.pattern)
+        return (lambda *given: tuple(t * (1 + 1e-4) for t in run(*given))) if softmax else run
+
+    monkeypatch.setattr(region_check, "_fused", wrong)
+    with torch.no_grad():
+        fast = compiled(module)
+        with pytest.warns(RuntimeWarning, match=r"softmax.* is left to Inductor: its error is 0.0001") as told:
+            torch.testing.assert_close(fast(x), module(x))
+        assert len([w for w in told if w.category is RuntimeWarning]) == 1
+        assert len(ours(lambda: fast(x))) == 1
+
+
+def test_a_kernel_that_raises_is_inductors(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = nn.Sequential(nn.LayerNorm(48), nn.Softmax(-1)).eval(), torch.randn(8, 48)
+    monkeypatch.setenv("CXX", "/bin/false")
+    monkeypatch.setattr(backend, "_installed", lambda: {"g++": "a broken one"})
+    with torch.no_grad():
+        fast = compiled(module)
+        with pytest.warns(RuntimeWarning, match="can't be run here .BuildError: .*false exited with 1"):
+            torch.testing.assert_close(fast(x), module(x))
+        assert ours(lambda: fast(x)) == []
+
+
+def test_without_a_compiler_it_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "_installed", lambda: {"g++": "", "dsl": ""})
+    module, x = Broken().eval(), torch.randn(8, 64)
+    with torch.no_grad(), pytest.warns(RuntimeWarning, match=r"no C\+\+ compiler .*eager mode") as told:
+        torch.testing.assert_close(compiled(module)(x), module(x))
+    assert len([w for w in told if w.category is RuntimeWarning]) == 1
+
+
+@pytest.mark.parametrize("why", ["gradient", "autocast", "nothing", "drawn"])
+def test_what_is_not_for_us_is_inductors_silently(why: str) -> None:
+    module: Any = {"nothing": torch.i0, "drawn": nn.Dropout(0.5)}.get(why, Block().eval())
+    x = torch.randn(8, 64)
+    with warnings.catch_warnings(), torch.autocast("cpu", enabled=why == "autocast"):
+        warnings.simplefilter("error", RuntimeWarning)
+        with torch.set_grad_enabled(why == "gradient"):
+            fast = compiled(module)
+            result = fast(x)
+            if why != "drawn":
+                torch.testing.assert_close(result, module(x), atol=1e-2, rtol=1e-2)
+            assert ours(lambda: fast(x)) == []
+    if why == "gradient":
+        result.sum().backward()
+        assert module.linear.weight.grad is not None
+
+
+class Counting(nn.Module):
+    """Writes to a buffer at each call, and to an argument."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(64))
+
+    def forward(self, x: Tensor, kept: Tensor) -> Tensor:
+        kept.mul_(2)
+        self.total += x.sum(0)
+        return torch.softmax(x * 2 + self.total, -1)
+
+
+def test_what_is_written_is_written_once_a_call() -> None:
+    slow, quick = Counting(), Counting()
+    x, mine, theirs = torch.randn(8, 64), torch.ones(3), torch.ones(3)
+    with torch.no_grad():
+        fast = compiled(quick)
+        for _ in range(3):
+            torch.testing.assert_close(fast(x, theirs), slow(x, mine))
+        assert ours(lambda: fast(x, theirs)) != []
+        slow(x, mine)
+    torch.testing.assert_close(quick.total, slow.total)
+    torch.testing.assert_close(theirs, mine)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(q @ k.transpose(-1, -2) / 8, -1) @ v
+
+
+def test_a_library_takes_attention() -> None:
+    given = [torch.randn(2, 4, 32, 64) for _ in range(3)]
+    with torch.no_grad():
+        fast = compiled(attention)
+        torch.testing.assert_close(fast(*given), attention(*given))
+        assert [name.split("::")[1].split("_")[0] for name in ours(lambda: fast(*given))] == ["library"]
+
+
+def test_modes_of_inference_and_options() -> None:
+    module, x = Block().eval(), torch.randn(8, 64)
+    with torch.inference_mode():
+        fast = compiled(module, options={"cpp.simdlen": 0})
+        torch.testing.assert_close(fast(x), module(x))
+        assert len(ours(lambda: fast(x))) == 2
+    with torch.no_grad(), pytest.raises(Exception, match="Unexpected optimization option|no_such"):
+        compiled(nn.Softmax(-1), options={"no_such": 1})(x)
