@@ -87,7 +87,7 @@ class _Inputs:
     """`order`: places of the tensors among the graph's inputs, those with open sizes first; `many` says which have
     one; `fakes`: all inputs as Dynamo has them."""
 
-    module: nn.Module
+    module: _OverTensors
     tensors: tuple[Tensor, ...]
     order: tuple[int, ...]
     many: tuple[bool, ...]
@@ -208,8 +208,20 @@ def _made(inputs: _Inputs) -> _Made | None:
         model = _loaded(plan, places)
     run = model.ModelNew._case_0.__wrapped__
     made = make_fx(lambda *given: run(inputs.module, *(given[i] for i in inputs.order)))(*inputs.fakes)
+    _mark(made, inputs.module.gm)
     takes = [getattr(model, p.id).takes for p in plan.patterns] if any(inputs.many) else []
     return _Made(graph=made, takes=takes, rows=inputs.order[0])
+
+
+def _mark(made: fx.GraphModule, gm: fx.GraphModule) -> None:
+    """What Inductor learns of Dynamo's graph: which inputs stay where they are, so that no CUDA graph copies them."""
+    made.meta.update(gm.meta)
+    for name in ("_param_name_to_source", "_source_to_user_stacks", "compile_subgraph_reason"):
+        if hasattr(gm, name):
+            setattr(made, name, getattr(gm, name))
+    for new, old in zip(*(m.graph.find_nodes(op="placeholder") for m in (made, gm)), strict=True):
+        new._dynamo_source = old._dynamo_source
+        new.meta |= {key: old.meta[key] for key in ("tensor_dict",) if key in old.meta}
 
 
 def _fits(plan: Unsearched, inputs: _Inputs) -> bool:

@@ -86,6 +86,24 @@ def test_same_values_by_our_operators() -> None:
         assert len(ours(lambda: fast(x))) == 2
 
 
+def test_inductor_knows_which_inputs_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a CUDA graph of its would copy the parameters at each call."""
+    stay: list[Any] = []
+    inductor = backend.inductor
+
+    def looking(gm: Any, *given: Any, **how: Any) -> Any:
+        places = gm.graph.find_nodes(op="placeholder")
+        stay.append([bool(n.meta.get("tensor_dict", {}).get("_dynamo_static_input_type")) for n in places])
+        assert "dynamo_compile_id" in gm.meta and gm._param_name_to_source is not None
+        assert all(n._dynamo_source is not None for n in places)
+        return inductor(gm, *given, **how)
+
+    monkeypatch.setattr(backend, "inductor", looking)
+    with torch.no_grad():
+        compiled(Block().eval())(torch.randn(8, 64))
+    assert [sum(found) for found in stay] == [4]
+
+
 def test_another_process_loads_what_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
     module, x = Block().eval(), torch.randn(8, 64)
     with torch.no_grad():
