@@ -192,7 +192,8 @@ def _made(inputs: _Inputs) -> _Made | None:
         states = {n.name for n in graph.nodes if n.op == "state"}
         if any(update.target in states for update in graph.updates):
             return None
-        plan = unsearched(graph, _machine(inputs.target, places.cache), winners=places.winners)
+        machine = _machine(inputs.target, places.cache)
+        plan = unsearched(graph, machine, winners=places.winners, allow_tf32=_allow_tf32())
         if not _fits(plan, inputs):
             return None
         model = _loaded(plan, places)
@@ -226,6 +227,13 @@ def _mark(made: fx.GraphModule, gm: fx.GraphModule) -> None:
 
 def _fits(plan: Unsearched, inputs: _Inputs) -> bool:
     return bool(plan.recipe) and (plan.any_rows or not any(inputs.many))
+
+
+def _allow_tf32() -> bool:
+    try:
+        return torch.get_float32_matmul_precision() != "highest"
+    except RuntimeError:  # the program has set it for one library by itself
+        return False
 
 
 @functools.cache

@@ -42,8 +42,8 @@ def trace(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> G
 
 
 def trace_operators(module: nn.Module, args: tuple[Any, ...]) -> Graph:
-    """The same of a module made of torch's operators alone, as torch.compile hands them to its backends: its code, which
-    is not looked at, writes to nothing but tensors, and asks for no flag."""
+    """The same of a module made of torch's operators alone, as torch.compile hands them to its backends: its code,
+    which is not looked at, writes to nothing but tensors, and asks for no flag."""
     with warnings.catch_warnings(), quiet(), torch.no_grad():
         warnings.simplefilter("ignore")
         program = exported(module, args, {}, training=False)

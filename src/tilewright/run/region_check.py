@@ -41,7 +41,9 @@ def refused(plan: Unsearched, model: ModuleType, module: nn.Module, inputs: Sequ
             continue
         fused = _fused(plan, model, choice)
         terms = _terms(plan, choice)
-        checks[choice.pattern] = _Check(fused=fused, plain=_function(code), wide=_function(code, wide=True), terms=terms)
+        checks[choice.pattern] = _Check(
+            fused=fused, plain=_function(code), wide=_function(code, wide=True), terms=terms
+        )
         places.append(Placed(name=choice.pattern, title=choice.pattern, takes=takes, gives=region.outputs))
     names = {name: SimpleNamespace(run=check.run) for name, check in checks.items()}
     case = _function(case_code(graph, (), target=target, placed=places), names)

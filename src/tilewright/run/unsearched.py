@@ -1,4 +1,4 @@
-"""A candidate for a graph without a search: what won before, else what is likeliest, each held to the reference once."""
+"""A candidate for a graph without a search: what won before, and else what is likeliest."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ class Unsearched:
     def title(self, name: str) -> str:
         """What a reader calls a choice."""
         (choice,) = (c for c in self.recipe if c.pattern == name)
-        return choice.written.title if choice.written is not None else next(p.title for p in self.patterns if p.id == name)
+        return (
+            choice.written.title if choice.written is not None else next(p.title for p in self.patterns if p.id == name)
+        )
 
     def without(self, names: Collection[str]) -> Unsearched:
         """The same, with these left to torch."""
@@ -71,22 +73,34 @@ class Unsearched:
         return compose("", (self.case,), (self.matched,), recipe, device=device_of(self.machine))
 
 
-def unsearched(graph: Graph, machine: Machine, *, winners: Path) -> Unsearched:
+def unsearched(graph: Graph, machine: Machine, *, winners: Path, allow_tf32: bool = False) -> Unsearched:
     """Library calls first, then each pattern at the point that won on this machine, or with another toolchain, or that
-    its kernels' model ranks first. Ids hold a digest of the graph: Inductor keeps what it compiles by the names of
-    operators, from process to process."""
+    its kernels' model ranks first; but products that torch's library makes with tensor cores stay its own where nothing
+    is fused with them and none was tuned. `allow_tf32`: whether torch multiplies fp32 so. Ids hold a digest of the
+    graph: Inductor keeps what it compiles by the names of operators, from process to process."""
     digest = hashlib.sha256(f"{VERSION} {machine.target} {machine.architecture} {graph!r}".encode()).hexdigest()
     first = int(digest[:12], 16)
     case = CaseFacts(inputs=(), outputs=(), work=_NO_WORK, graph=graph)
-    (matched,) = found_patterns((case,), device_of(machine), first_id=first)
+    (matched,) = found_patterns((case,), device_of(machine), first_id=first, allow_tf32=allow_tf32)
     calls = _libraries(graph, machine, first)
     taken = {name for c in calls if c.written is not None for region in c.written.regions for name in region.nodes}
-    patterns = [p for p in matched.patterns if taken.isdisjoint(p.nodes)]
     remembered, hinted = known_winners((matched,), machine, winners=winners)
     points = {c.pattern: c.point for c in (*hinted, *remembered)}
+    patterns = [
+        p for p in matched.patterns if taken.isdisjoint(p.nodes) and (p.id in points or not _is_bare(p, graph, machine))
+    ]
     ours = tuple(Choice(pattern=p.id, point=points.get(p.id, p.space.points[0])) for p in patterns)
     recipe = (*calls, *without_idle([patterns], ours))
     return Unsearched(case=case, matched=matched, recipe=recipe, machine=machine)
+
+
+def _is_bare(pattern: Pattern, graph: Graph, machine: Machine) -> bool:
+    """Whether it is one call of a product, of a type that tensor cores multiply."""
+    product = pattern.program.product
+    if product is None or product.prologues or machine.target != "cuda":
+        return False
+    calls = {n.origin for n in graph.nodes if n.name in pattern.matches[0].nodes}
+    return len(calls) == 1 and (product.dtype != "f32" or product.allow_tf32)
 
 
 def _libraries(graph: Graph, machine: Machine, first: int) -> Recipe:

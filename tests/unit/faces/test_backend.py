@@ -271,5 +271,5 @@ def test_modes_of_inference_and_options() -> None:
         fast = compiled(module, options={"cpp.simdlen": 0})
         torch.testing.assert_close(fast(x), module(x))
         assert len(ours(lambda: fast(x))) == 2
-    with torch.no_grad(), pytest.raises(Exception, match="Unexpected optimization option|no_such"):
+    with torch.no_grad(), pytest.raises(Exception, match="no_such"):
         compiled(nn.Softmax(-1), options={"no_such": 1})(x)
