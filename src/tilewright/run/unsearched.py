@@ -20,6 +20,7 @@ from ..realise.case_code import case_code
 from ..realise.compose import compose
 from ..realise.library.table import found
 from ..realise.table import realisers
+from ..search.tune import memory
 from .matching import found_patterns
 from .winners import known_winners
 
@@ -73,7 +74,9 @@ class Unsearched:
         return compose("", (self.case,), (self.matched,), recipe, device=device_of(self.machine))
 
 
-def unsearched(graph: Graph, machine: Machine, *, winners: Path, allow_tf32: bool = False) -> Unsearched:
+def unsearched(
+    graph: Graph, machine: Machine, *, winners: Path, shipped: Path = memory.SHIPPED, allow_tf32: bool = False
+) -> Unsearched:
     """Library calls first, then each pattern at the point that won on this machine, or with another toolchain, or that
     its kernels' model ranks first; but products that torch's library makes with tensor cores stay its own where nothing
     is fused with them and none was tuned. `allow_tf32`: whether torch multiplies fp32 so. Ids hold a digest of the
@@ -84,7 +87,7 @@ def unsearched(graph: Graph, machine: Machine, *, winners: Path, allow_tf32: boo
     (matched,) = found_patterns((case,), device_of(machine), first_id=first, allow_tf32=allow_tf32)
     calls = _libraries(graph, machine, first)
     taken = {name for c in calls if c.written is not None for region in c.written.regions for name in region.nodes}
-    remembered, hinted = known_winners((matched,), machine, winners=winners)
+    remembered, hinted = known_winners((matched,), machine, winners=winners, shipped=shipped)
     points = {c.pattern: c.point for c in (*hinted, *remembered)}
     patterns = [
         p for p in matched.patterns if taken.isdisjoint(p.nodes) and (p.id in points or not _is_bare(p, graph, machine))
