@@ -15,7 +15,9 @@ import torch
 from torch import SymInt, Tensor, fx, nn
 from torch._dynamo.backends.inductor import inductor
 from torch._inductor import list_mode_options
+from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves
 
 from ..edges.gpu.machine import identity, threads
 from ..edges.gpu.machine import known as known_machine
@@ -207,15 +209,33 @@ def _made(inputs: _Inputs) -> _Made | None:
         if not _fits(plan, inputs):
             return None
         model = _loaded(plan, places)
-    run = model.ModelNew._case_0.__wrapped__
-    made = make_fx(lambda *given: run(inputs.module, *(given[i] for i in inputs.order)))(*inputs.fakes)
+    run = functools.partial(model.ModelNew._case_0.__wrapped__, inputs.module)
+    if _looks(run, inputs.tensors) != _looks(inputs.module, inputs.tensors):
+        return None
+    made = make_fx(lambda *given: run(*(given[i] for i in inputs.order)), tracing_mode="fake")(*inputs.fakes)
     _mark(made, inputs.module.gm)
     takes = [getattr(model, p.id).takes for p in plan.patterns] if any(inputs.many) else []
     return _Made(graph=made, takes=takes, rows=inputs.order[0])
 
 
+def _looks(function: Function, tensors: Sequence[Tensor]) -> list[tuple[Any, ...]]:
+    """How the results of a call lie in memory, each with the first of inputs and results that shares its memory."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    given = [mode.from_tensor(t, static_shapes=True) for t in tensors]
+    with mode:
+        seen = [*given, *(t for t in tree_leaves(function(*given)) if isinstance(t, Tensor))]
+    storages = [t.untyped_storage()._cdata for t in seen]
+    return [
+        (t.shape, [s for n, s in zip(t.shape, t.stride(), strict=True) if n > 1], t.dtype, storages.index(storage))
+        for t, storage in zip(seen, storages, strict=True)
+    ]
+
+
 def _mark(made: fx.GraphModule, gm: fx.GraphModule) -> None:
-    """What Inductor learns of Dynamo's graph: which inputs stay where they are, so that no CUDA graph copies them."""
+    """What Inductor learns of Dynamo's graph: which inputs stay where they are, so that no CUDA graph copies them. It
+    takes that of no graph that has constants of its own."""
+    if any(True for _ in made.buffers()):
+        return
     made.meta.update(gm.meta)
     for name in ("_param_name_to_source", "_source_to_user_stacks", "compile_subgraph_reason"):
         if hasattr(gm, name):

@@ -236,7 +236,7 @@ class Counting(nn.Module):
 
     def forward(self, x: Tensor, kept: Tensor) -> Tensor:
         kept.mul_(2)
-        self.total += x.sum(0)
+        self.total.add_(x.sum(0))
         return torch.softmax(x * 2 + self.total, -1)
 
 
@@ -251,6 +251,50 @@ def test_what_is_written_is_written_once_a_call() -> None:
         slow(x, mine)
     torch.testing.assert_close(quick.total, slow.total)
     torch.testing.assert_close(theirs, mine)
+
+
+def twice(x: Tensor) -> tuple[Tensor, ...]:
+    view = torch.softmax(x * 2, -1).add_(1).t()
+    return view, view[0], x.mul_(2)[1:]
+
+
+def test_results_share_memory_and_lie_there_as_eager_modes_do() -> None:
+    x, y = torch.randn(8, 64), torch.randn(8, 64)
+    with torch.no_grad():
+        fast = compiled(twice)
+        for given in (x, y):
+            copied = given.clone()
+            for got, wanted in zip(fast(given), twice(copied), strict=True):
+                torch.testing.assert_close(got, wanted)
+                assert got.stride() == wanted.stride()
+            torch.testing.assert_close(given, copied)
+            whole, first, part = fast(given)
+            whole.zero_(), part.zero_()
+            assert not first.any() and not given[1:].any() and given[0].any()
+
+
+def autocast_inside(x: Tensor) -> Tensor:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        product = torch.softmax(x * 2, -1) @ x.t()
+    return torch.softmax(product.float() * 2, -1)
+
+
+def test_autocast_inside_of_a_graph() -> None:
+    x = torch.randn(64, 64)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(autocast_inside)(x), autocast_inside(x), atol=1e-2, rtol=1e-2)
+
+
+def with_constants(x: Tensor) -> Tensor:
+    return torch.softmax(x * torch.tensor([1.0, 2.0]).sum() + torch.arange(64) * 2, -1)
+
+
+def test_constants_of_a_graph() -> None:
+    x = torch.randn(8, 64)
+    with torch.no_grad():
+        fast = compiled(with_constants)
+        torch.testing.assert_close(fast(x), with_constants(x))
+        assert ours(lambda: fast(x)) != []
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
