@@ -57,7 +57,8 @@ def tilewright(
     mode: what does not hold it is Inductor's, with a RuntimeWarning. Compiled kernels are kept in the cache.
 
     Inductor has a graph whole in which nothing of ours fits, for which gradients are wanted (training), under autocast,
-    or with other sizes left open than one, the first of some inputs. Breaks, guards and recompilation are Dynamo's."""
+    with collectives, or with other sizes left open than one, the first of some inputs. Breaks, guards and recompilation
+    are Dynamo's."""
     patches = {**list_mode_options(mode), **(options or {})}
     if lacking := _lacking(example_inputs):
         _say_once(lacking)
@@ -192,8 +193,8 @@ def _made(inputs: _Inputs) -> _Made | None:
     try:
         graph = inputs.graph()
         states = {n.name for n in graph.nodes if n.op == "state"}
-        if any(update.target in states for update in graph.updates):
-            return None
+        if any(u.target in states for u in graph.updates) or any("c10d" in call.target for call in graph.calls):
+            return None  # it can't be run once more: it writes to what it holds, or other processes take part
         machine = _machine(inputs.target, places.cache)
         plan = unsearched(graph, machine, winners=places.winners, allow_tf32=_allow_tf32())
         if not _fits(plan, inputs):

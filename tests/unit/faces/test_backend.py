@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as distributed
+import torch.distributed._functional_collectives as collectives
 from torch import Tensor, nn
 from torch._dynamo import list_backends
 from torch._dynamo.backends import registry
@@ -251,6 +253,22 @@ def test_what_is_written_is_written_once_a_call() -> None:
         slow(x, mine)
     torch.testing.assert_close(quick.total, slow.total)
     torch.testing.assert_close(theirs, mine)
+
+
+def test_what_other_processes_take_part_in_is_run_no_second_time() -> None:
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    def forward(x: Tensor) -> Tensor:
+        return collectives.all_reduce(torch.softmax(x * 2, -1), "sum", list(range(2)))
+
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    try:
+        with torch.no_grad():
+            fast, x = compiled(forward), torch.randn(8, 64)
+            torch.testing.assert_close(fast(x), torch.softmax(x * 2, -1))
+            assert ours(lambda: fast(x)) == []
+    finally:
+        distributed.destroy_process_group()
 
 
 def twice(x: Tensor) -> tuple[Tensor, ...]:
