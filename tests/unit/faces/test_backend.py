@@ -3,6 +3,7 @@ Inductor's."""
 
 from __future__ import annotations
 
+import functools
 import tomllib
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,7 +20,6 @@ from torch._dynamo.backends import registry
 from torch.profiler import profile
 
 import tilewright.faces.backend as backend
-import tilewright.run.region_check as region_check
 from tilewright.faces.backend import tilewright
 
 pytestmark = [pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning", "ignore::FutureWarning")]
@@ -176,21 +176,29 @@ def test_other_open_sizes_are_inductors() -> None:
 
 
 def test_a_wrong_kernel_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, x = Block().eval(), torch.randn(8, 64)
-    fused = region_check._fused
+    module, x, loaded = Block().eval(), torch.randn(8, 64), backend.loaded
+    spoilt: list[int] = []
 
-    def wrong(plan: Any, model: Any, choice: Any) -> Any:
-        run = fused(plan, model, choice)
-        softmax = "softmax" in plan.title(choice.pattern)
-        return (lambda *given: tuple(t * (1 + 1e-4) for t in run(*given))) if softmax else run
+    def spoiling(folder: Path, base: type) -> Any:
+        model = loaded(folder, base)
+        softmax = [f for name, f in vars(model).items() if name.startswith("fused") and "softmax" in f.__doc__]
+        for file in softmax:
+            file.run = functools.partial(wrong, file.run)
+        spoilt.append(len(softmax))
+        return model
 
-    monkeypatch.setattr(region_check, "_fused", wrong)
+    monkeypatch.setattr(backend, "loaded", spoiling)
+    monkeypatch.setattr(backend, "_models", {})
     with torch.no_grad():
         fast = compiled(module)
         with pytest.warns(RuntimeWarning, match=r"softmax.* is left to Inductor: its error is 0.0001") as told:
             torch.testing.assert_close(fast(x), module(x))
         assert len([w for w in told if w.category is RuntimeWarning]) == 1
-        assert len(ours(lambda: fast(x))) == 1
+        assert len(ours(lambda: fast(x))) == 1 and spoilt == [1, 0]
+
+
+def wrong(run: Callable[..., tuple[Tensor, ...]], *operands: Tensor) -> tuple[Tensor, ...]:
+    return tuple(result * (1 + 1e-4) for result in run(*operands))
 
 
 def test_a_kernel_that_raises_is_inductors(monkeypatch: pytest.MonkeyPatch) -> None:
