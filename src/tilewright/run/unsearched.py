@@ -57,10 +57,8 @@ class Unsearched:
 
     def title(self, name: str) -> str:
         """What a reader calls a choice."""
-        (choice,) = (c for c in self.recipe if c.pattern == name)
-        return (
-            choice.written.title if choice.written is not None else next(p.title for p in self.patterns if p.id == name)
-        )
+        titles = {p.id: p.title for p in self.patterns}
+        return titles.get(name) or next(c.written.title for c in self.recipe if c.written and c.pattern == name)
 
     def without(self, names: Collection[str]) -> Unsearched:
         """The same, with these left to torch."""
@@ -78,32 +76,38 @@ def unsearched(
     graph: Graph, machine: Machine, *, winners: Path, shipped: Path = memory.SHIPPED, allow_tf32: bool = False
 ) -> Unsearched:
     """Library calls first, then each pattern at the point that won on this machine, or with another toolchain, or that
-    its kernels' model ranks first; but products that torch's library makes with tensor cores stay its own where nothing
-    is fused with them and none was tuned. `allow_tf32`: whether torch multiplies fp32 so. Ids hold a digest of the
-    graph: Inductor keeps what it compiles by the names of operators, from process to process."""
+    its kernels' model ranks first; but single pointwise calls, and products that torch's library makes with tensor
+    cores, stay torch's where nothing is fused with them and none was tuned. Where the graph leaves rows open, all takes
+    any number of them. `allow_tf32`: whether torch multiplies fp32 so. Ids hold a digest of the graph: Inductor keeps
+    what it compiles by the names of operators, from process to process."""
     digest = hashlib.sha256(f"{VERSION} {machine.target} {machine.architecture} {graph!r}".encode()).hexdigest()
     first = int(digest[:12], 16)
     case = CaseFacts(inputs=(), outputs=(), work=_NO_WORK, graph=graph)
     (matched,) = found_patterns((case,), device_of(machine), first_id=first, allow_tf32=allow_tf32)
-    calls = _libraries(graph, machine, first)
+    calls = () if graph.free else _libraries(graph, machine, first)
     taken = {name for c in calls if c.written is not None for region in c.written.regions for name in region.nodes}
     remembered, hinted = known_winners((matched,), machine, winners=winners, shipped=shipped)
     points = {c.pattern: c.point for c in (*hinted, *remembered)}
+    any_rows = realisers(device_of(machine)).any_rows
     patterns = [
-        p for p in matched.patterns if taken.isdisjoint(p.nodes) and (p.id in points or not _is_bare(p, graph, machine))
-    ]
+        p for p in matched.patterns
+        if taken.isdisjoint(p.nodes) and (p.id in points or not _is_bare(p, graph, machine))
+        and (not graph.free or any_rows(p.program))
+    ]  # fmt: skip
     ours = tuple(Choice(pattern=p.id, point=points.get(p.id, p.space.points[0])) for p in patterns)
     recipe = (*calls, *without_idle([patterns], ours))
     return Unsearched(case=case, matched=matched, recipe=recipe, machine=machine)
 
 
 def _is_bare(pattern: Pattern, graph: Graph, machine: Machine) -> bool:
-    """Whether it is one call of a product, of a type that tensor cores multiply."""
+    """Whether it is one call: of a product of a type that tensor cores multiply, or pointwise, which Inductor fuses
+    with what lies around it."""
     product = pattern.program.product
-    if product is None or product.prologues or machine.target != "cuda":
+    if len({n.origin for n in graph.nodes if n.name in pattern.matches[0].nodes}) > 1:
         return False
-    calls = {n.origin for n in graph.nodes if n.name in pattern.matches[0].nodes}
-    return len(calls) == 1 and (product.dtype != "f32" or product.allow_tf32)
+    if product is None or product.prologues or machine.target != "cuda":
+        return pattern.kind == "pointwise"
+    return product.dtype != "f32" or product.allow_tf32
 
 
 def _libraries(graph: Graph, machine: Machine, first: int) -> Recipe:

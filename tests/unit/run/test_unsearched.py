@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fakes.facts import MACHINE, winner
+from tilewright.frontend.rows import traced_operators
 from tilewright.frontend.trace import trace_operators
 from tilewright.run.unsearched import Unsearched, unsearched
 from tilewright.search.tune.memory import remember
@@ -64,6 +65,19 @@ def test_a_winner_is_taken_and_else_the_likeliest(tmp_path: Path) -> None:
     points = {choice.pattern: choice.point for choice in plan.recipe}
     likeliest = {p.id: won if p.id == bare.id else p.space.points[0] for p in plan.patterns}
     assert points == likeliest and won != bare.space.points[0]
+
+
+def test_open_rows_leave_what_takes_no_other_number_to_torch(tmp_path: Path) -> None:
+    class Softmax(Net):
+        def forward(self, x: Tensor) -> tuple[Tensor]:
+            return (torch.softmax(super().forward(x)[0] * 2, -1),)
+
+    graph = traced_operators(Softmax().bfloat16().eval(), (torch.randn(1024, 512).bfloat16(),), [True])
+    plan = unsearched(graph, GPU, winners=tmp_path / "w.db", shipped=tmp_path / "none.db")
+    assert titles(plan) == ["scale -> softmax"] and plan.any_rows
+    assert titles(unsearched(replace(graph, free=()), GPU, winners=tmp_path / "w.db")) == [
+        "linear -> relu", "scale -> softmax",
+    ]  # fmt: skip
 
 
 def test_names_are_the_graphs_own(tmp_path: Path) -> None:
