@@ -82,7 +82,8 @@ def closer(got: Tensor, module: nn.Module, x: Tensor) -> None:
 def test_a_block(dtype: torch.dtype, mode: str) -> None:
     module, x = Block().cuda().to(dtype).eval(), torch.randn(4, 256, 512, device="cuda", dtype=dtype)
     with torch.no_grad():
-        fast = torch.compile(module, backend=tilewright, mode=mode, fullgraph=True)
+        options = {"tilewright.ranked": True, "triton.cudagraphs": mode == "reduce-overhead"}
+        fast = torch.compile(module, backend=tilewright, options=options, fullgraph=True)
         for _ in range(3):
             got = fast(x).clone()
         closer(got, module, x)
@@ -93,7 +94,7 @@ def test_a_block(dtype: torch.dtype, mode: str) -> None:
 def test_any_batch_by_the_same_kernels() -> None:
     module = Rows().cuda().bfloat16().eval()
     with torch.no_grad():
-        fast = torch.compile(module, backend=tilewright)
+        fast = torch.compile(module, backend=tilewright, options={"tilewright.ranked": True})
         for rows in (300, 1024, 77, 2048):
             x = torch.randn(rows, 1024, device="cuda", dtype=torch.bfloat16)
             closer(fast(x), module, x)
@@ -106,7 +107,7 @@ def test_attention_spelled_out_is_a_librarys() -> None:
 
     given = [torch.randn(2, 8, 512, 64, device="cuda", dtype=torch.float16) for _ in range(3)]
     with torch.no_grad():
-        fast = torch.compile(attention, backend=tilewright)
+        fast = torch.compile(attention, backend=tilewright, options={"tilewright.ranked": True})
         torch.testing.assert_close(fast(*given), attention(*given), atol=4e-3, rtol=4e-3)
         assert any("library" in name for name in ours(lambda: fast(*given)))
 
@@ -121,14 +122,14 @@ def test_a_wrong_kernel_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(region_check, "_fused", wrong)
     with torch.no_grad(), pytest.warns(RuntimeWarning, match="is left to Inductor: its error is"):
-        fast = torch.compile(module, backend=tilewright)
+        fast = torch.compile(module, backend=tilewright, options={"tilewright.ranked": True})
         closer(fast(x), module, x)
     assert ours(lambda: fast(x)) == []
 
 
 def test_training_is_inductors() -> None:
     module, x = Rows().cuda(), torch.randn(64, 1024, device="cuda")
-    torch.compile(module, backend=tilewright)(x).square().sum().backward()
+    torch.compile(module, backend=tilewright, options={"tilewright.ranked": True})(x).square().sum().backward()
     assert module.linear.weight.grad is not None
 
 
@@ -142,7 +143,7 @@ torch.manual_seed(0)
 module, x = Rows().cuda().eval(), torch.randn(300, 1024, device="cuda")
 {compiled}
 with torch.no_grad():
-    fast = torch.compile(module, backend=tilewright)
+    fast = torch.compile(module, backend=tilewright, options={"tilewright.ranked": True})
     fast(x)
     print(len(ours(lambda: fast(x))))
 """

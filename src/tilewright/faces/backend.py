@@ -51,15 +51,18 @@ def tilewright(
 ) -> Function:
     """The backend that Dynamo calls with each of its graphs; `mode` and `options` are torch.compile's, for Inductor.
 
-    Nothing is searched: each part of a graph that our kernels can make has the settings that won before (here, or as
-    shipped), or else the likeliest; attention may be a library's; Inductor compiles the rest, with ours in it. Before
+    Nothing is searched: a part of a graph becomes a kernel of ours where one won before (here, or as shipped), or where
+    it is an fp32 product on a GPU; attention may be a library's; Inductor compiles the rest, with ours in it. With
+    `options={"tilewright.ranked": True}` all that fits becomes ours, at the likeliest settings, tuned or not. Before
     that each kernel runs once on the inputs at hand, and is held to the precision contract against the graph in eager
     mode: what does not hold it is Inductor's, with a RuntimeWarning. Compiled kernels are kept in the cache.
 
     Inductor has a graph whole in which nothing of ours fits, for which gradients are wanted (training), under autocast,
     with collectives, or with other sizes left open than one, the first of some inputs. Breaks, guards and recompilation
     are Dynamo's."""
-    patches = {**list_mode_options(mode), **(options or {})}
+    options = dict(options or {})
+    ranked = bool(options.pop("tilewright.ranked", False))
+    patches = {**list_mode_options(mode), **options}
     if lacking := _lacking(example_inputs):
         _say_once(lacking)
         return gm.forward if lacking == _NO_COMPILER else inductor(gm, example_inputs, config_patches=patches)
@@ -68,7 +71,7 @@ def tilewright(
     try:
         with torch._guards.tracing(None), torch.no_grad():
             if not training and (inputs := _inputs(gm, example_inputs)) is not None:
-                made = _made(inputs)
+                made = _made(inputs, ranked=ranked)
     except Exception as error:  # a fault of ours is told, and does not end the user's program
         _say_once(f"a graph is left to Inductor: {type(error).__name__}: {last_line(error)[:_LINE]}")
     if made is None:
@@ -187,7 +190,7 @@ class _Made:
         return call
 
 
-def _made(inputs: _Inputs) -> _Made | None:
+def _made(inputs: _Inputs, *, ranked: bool) -> _Made | None:
     """None where nothing of ours fits the graph."""
     places = Places(out=Path(), cache=config.cache_dir())
     try:
@@ -196,7 +199,7 @@ def _made(inputs: _Inputs) -> _Made | None:
         if any(u.target in states for u in graph.updates) or any("c10d" in call.target for call in graph.calls):
             return None  # it can't be run once more: it writes to what it holds, or other processes take part
         machine = _machine(inputs.target, places.cache)
-        plan = unsearched(graph, machine, winners=places.winners, allow_tf32=_allow_tf32())
+        plan = unsearched(graph, machine, winners=places.winners, allow_tf32=_allow_tf32(), ranked=ranked)
         if not _fits(plan, inputs):
             return None
         model = _loaded(plan, places)

@@ -73,11 +73,18 @@ class Unsearched:
 
 
 def unsearched(
-    graph: Graph, machine: Machine, *, winners: Path, shipped: Path = memory.SHIPPED, allow_tf32: bool = False
+    graph: Graph,
+    machine: Machine,
+    *,
+    winners: Path,
+    shipped: Path = memory.SHIPPED,
+    allow_tf32: bool = False,
+    ranked: bool = False,
 ) -> Unsearched:
-    """Library calls first, then each pattern at the point that won on this machine, or with another toolchain, or that
-    its kernels' model ranks first; but single pointwise calls, and products that torch's library makes with tensor
-    cores, stay torch's where nothing is fused with them and none was tuned. Where the graph leaves rows open, all takes
+    """Library calls first, then each pattern at the point that won on this machine or with another toolchain, and fp32
+    products on a GPU, which tensor cores make several times faster than torch's library does. `ranked`: every other
+    pattern too, at the point that its kernels' model ranks first, but for single pointwise calls and products that
+    torch's library makes with tensor cores. Where the graph leaves rows open, all takes
     any number of them. `allow_tf32`: whether torch multiplies fp32 so. Ids hold a digest of the graph: Inductor keeps
     what it compiles by the names of operators, from process to process."""
     digest = hashlib.sha256(f"{VERSION} {machine.target} {machine.architecture} {graph!r}".encode()).hexdigest()
@@ -91,12 +98,18 @@ def unsearched(
     any_rows = realisers(device_of(machine)).any_rows
     patterns = [
         p for p in matched.patterns
-        if taken.isdisjoint(p.nodes) and (p.id in points or not _is_bare(p, graph, machine))
+        if taken.isdisjoint(p.nodes)
+        and (p.id in points or _is_wide_product(p, machine) or (ranked and not _is_bare(p, graph, machine)))
         and (not graph.free or any_rows(p.program))
     ]  # fmt: skip
     ours = tuple(Choice(pattern=p.id, point=points.get(p.id, p.space.points[0])) for p in patterns)
     recipe = (*calls, *without_idle([patterns], ours))
     return Unsearched(case=case, matched=matched, recipe=recipe, machine=machine)
+
+
+def _is_wide_product(pattern: Pattern, machine: Machine) -> bool:
+    product = pattern.program.product
+    return machine.target == "cuda" and product is not None and product.dtype == "f32" and not product.allow_tf32
 
 
 def _is_bare(pattern: Pattern, graph: Graph, machine: Machine) -> bool:
@@ -107,7 +120,7 @@ def _is_bare(pattern: Pattern, graph: Graph, machine: Machine) -> bool:
         return False
     if product is None or product.prologues or machine.target != "cuda":
         return pattern.kind == "pointwise"
-    return product.dtype != "f32" or product.allow_tf32
+    return not _is_wide_product(pattern, machine)
 
 
 def _libraries(graph: Graph, machine: Machine, first: int) -> Recipe:

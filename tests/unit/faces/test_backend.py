@@ -62,8 +62,11 @@ def ours(call: Callable[[], Any]) -> list[str]:
     return [event.key for event in seen.key_averages() for _ in range(event.count) if "tilewright::" in event.key]
 
 
-def compiled(module: Any, **how: Any) -> Any:
-    return torch.compile(module, backend=tilewright, **how)
+RANKED = {"tilewright.ranked": True}  # nothing was tuned here
+
+
+def compiled(module: Any, *, options: dict[str, Any] = RANKED, **how: Any) -> Any:
+    return torch.compile(module, backend=tilewright, options=options, **how)
 
 
 def test_dynamo_finds_it_by_the_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +138,7 @@ def test_any_batch_by_the_same_kernels() -> None:
 
     def counting(gm: Any, examples: Any) -> Any:
         graphs.append(gm)
-        return tilewright(gm, examples)
+        return tilewright(gm, examples, options=RANKED)
 
     with torch.no_grad():
         fast = torch.compile(module, backend=counting)
@@ -150,8 +153,8 @@ def test_rows_that_no_kernel_takes_run_in_eager_mode(monkeypatch: pytest.MonkeyP
     module = Block().eval()
     made = backend._made
 
-    def few(inputs: Any) -> Any:
-        found = made(inputs)
+    def few(inputs: Any, *, ranked: bool) -> Any:
+        found = made(inputs, ranked=ranked)
         return found and backend._Made(graph=found.graph, takes=[lambda rows: rows < 10], rows=found.rows)
 
     monkeypatch.setattr(backend, "_made", few)
@@ -338,7 +341,7 @@ def test_a_library_takes_attention() -> None:
 def test_modes_of_inference_and_options() -> None:
     module, x = Block().eval(), torch.randn(8, 64)
     with torch.inference_mode():
-        fast = compiled(module, options={"cpp.simdlen": 0})
+        fast = compiled(module, options=RANKED | {"cpp.simdlen": 0})
         torch.testing.assert_close(fast(x), module(x))
         assert len(ours(lambda: fast(x))) == 2
     with torch.no_grad(), pytest.raises(Exception, match="no_such"):

@@ -37,9 +37,11 @@ class Calls(nn.Module):
         self.forward = function  # type: ignore[assignment]
 
 
-def plan_of(folder: Path, dtype: torch.dtype, *, allow_tf32: bool = False) -> Unsearched:
+def plan_of(folder: Path, dtype: torch.dtype, *, allow_tf32: bool = False, ranked: bool = True) -> Unsearched:
     graph = trace_operators(Net().to(dtype).eval(), (torch.randn(1024, 512).to(dtype),))
-    return unsearched(graph, GPU, winners=folder / "w.db", shipped=folder / "none.db", allow_tf32=allow_tf32)
+    return unsearched(
+        graph, GPU, winners=folder / "w.db", shipped=folder / "none.db", allow_tf32=allow_tf32, ranked=ranked
+    )
 
 
 def titles(plan: Unsearched) -> list[str]:
@@ -54,6 +56,12 @@ def test_a_bare_product_is_torchs_where_it_has_tensor_cores(
     dtype: torch.dtype, allow_tf32: bool, found: list[str], tmp_path: Path
 ) -> None:
     assert titles(plan_of(tmp_path, dtype, allow_tf32=allow_tf32)) == found
+
+
+def test_what_was_not_tuned_is_inductors_but_for_fp32_products(tmp_path: Path) -> None:
+    assert titles(plan_of(tmp_path, torch.bfloat16, ranked=False)) == []
+    assert titles(plan_of(tmp_path, torch.float32, allow_tf32=True, ranked=False)) == []
+    assert titles(plan_of(tmp_path, torch.float32, ranked=False)) == ["linear", "linear -> relu"]
 
 
 def test_a_winner_is_taken_and_else_the_likeliest(tmp_path: Path) -> None:
@@ -73,9 +81,9 @@ def test_open_rows_leave_what_takes_no_other_number_to_torch(tmp_path: Path) -> 
             return (torch.softmax(super().forward(x)[0] * 2, -1),)
 
     graph = traced_operators(Softmax().bfloat16().eval(), (torch.randn(1024, 512).bfloat16(),), [True])
-    plan = unsearched(graph, GPU, winners=tmp_path / "w.db", shipped=tmp_path / "none.db")
+    plan = unsearched(graph, GPU, winners=tmp_path / "w.db", shipped=tmp_path / "none.db", ranked=True)
     assert titles(plan) == ["scale -> softmax"] and plan.any_rows
-    assert titles(unsearched(replace(graph, free=()), GPU, winners=tmp_path / "w.db")) == [
+    assert titles(unsearched(replace(graph, free=()), GPU, winners=tmp_path / "w.db", ranked=True)) == [
         "linear -> relu", "scale -> softmax",
     ]  # fmt: skip
 
@@ -90,7 +98,7 @@ def test_names_are_the_graphs_own(tmp_path: Path) -> None:
 def test_attention_is_one_librarys_and_what_the_graph_calls_is_not_called_again(tmp_path: Path) -> None:
     given = tuple(torch.randn(2, 4, 256, 64) for _ in range(3))
     graph = trace_operators(Calls(attention), given)
-    plan = unsearched(graph, GPU, winners=tmp_path / "w.db", shipped=tmp_path / "none.db")
+    plan = unsearched(graph, GPU, winners=tmp_path / "w.db", shipped=tmp_path / "none.db", ranked=True)
     assert len(plan.recipe) == 1 and plan.recipe[0].written is not None and "attention" in titles(plan)[0]
     assert plan.without({plan.recipe[0].pattern}).recipe == ()
     sdpa = Calls(lambda q, k, v: (nn.functional.scaled_dot_product_attention(q, k, v),))
