@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from inspect import Parameter
 from typing import Any
@@ -21,7 +21,7 @@ from tilewright.ir.graph import Graph, Node
 
 from .eager import export
 from .recurrent import told_by_shape
-from .trace import trace
+from .trace import trace, trace_operators
 
 _OTHER = (3, 5)  # sizes for a second graph, the first that is another; tensors of it have no contents to speak of
 
@@ -29,29 +29,40 @@ _OTHER = (3, 5)  # sizes for a second graph, the first that is another; tensors 
 def traced(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph:
     """As `trace`, and what may have any number of rows stands in `Graph.free`."""
     graph = trace(module, args, kwargs)
-    return graph if kwargs else replace(graph, free=_free(module, args, graph))
+    if kwargs or not args or not all(isinstance(a, Tensor) and a.ndim for a in args):
+        return graph
+    many = [a.shape[0] == args[0].shape[0] for a in args]
+    return replace(graph, free=_free(module, args, graph, many, lambda args: trace(module, args, {})))
 
 
-def _free(module: nn.Module, args: Sequence[Any], graph: Graph) -> tuple[str, ...]:
+def traced_operators(module: nn.Module, args: tuple[Tensor, ...], many: Sequence[bool]) -> Graph:
+    """The same of a module as `trace_operators` takes it; `many` says which arguments' first dimension may have any
+    size, the first one's among them."""
+    graph = trace_operators(module, args)
+    return replace(graph, free=_free(module, args, graph, many, lambda args: trace_operators(module, args)))
+
+
+def _free(
+    module: nn.Module, args: Sequence[Tensor], graph: Graph, many: Sequence[bool],
+    again: Callable[[tuple[Tensor, ...]], Graph],
+) -> tuple[str, ...]:  # fmt: skip
     """Names of the graph's nodes whose first dimension is that of the first argument, and may have any size from 2 on,
     all of them the same; () where that can't be said."""
-    if not args or not all(isinstance(a, Tensor) and a.ndim for a in args) or graph.updates:
-        return ()
     rows = int(args[0].shape[0])
-    if rows < 2 or not _is_indifferent(module, args, rows):
+    if rows < 2 or graph.updates or not _is_indifferent(module, args, many):
         return ()
     less = next(n for n in _OTHER if n != rows)
     try:
-        second = trace(module, tuple(a.new_zeros((less, *a.shape[1:])) if a.shape[0] == rows else a for a in args), {})
+        second = again(tuple(a.new_zeros((less, *a.shape[1:])) if m else a for a, m in zip(args, many, strict=True)))
     except ValueError:
         return ()
     return _open(graph, second, rows, less)
 
 
-def _is_indifferent(module: nn.Module, args: Sequence[Tensor], rows: int) -> bool:
+def _is_indifferent(module: nn.Module, args: Sequence[Tensor], many: Sequence[bool]) -> bool:
     """Whether torch.export takes the module with its rows left open."""
     size = torch.export.Dim("rows", min=2)
-    shapes: list[Any] = [{0: size} if a.shape[0] == rows else {} for a in args]
+    shapes: list[Any] = [{0: size} if m else {} for m in many]
     kinds = [p.kind for p in inspect.signature(module.forward).parameters.values()]
     named = sum(kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
     if len(args) > named:  # the rest are starred, and count as one

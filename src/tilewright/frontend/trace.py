@@ -42,6 +42,15 @@ def trace(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> G
     return _trace(module, args, kwargs, (), NO_GRADIENTS)
 
 
+def trace_operators(module: nn.Module, args: tuple[Any, ...]) -> Graph:
+    """The same of a module made of torch's operators alone, as torch.compile hands them to its backends: its code,
+    which is not looked at, writes to nothing but tensors, and asks for no flag."""
+    with warnings.catch_warnings(), quiet(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        program = exported(module, args, {}, training=False)
+        return _graph_of(program, module, args, {}, (), NO_GRADIENTS)
+
+
 def trace_training(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[torch.Tensor],
     gradients: Gradients,

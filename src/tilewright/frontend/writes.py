@@ -10,6 +10,7 @@ itself in a dict, a list or an object that is no module, an equal value in slots
 
 from __future__ import annotations
 
+import builtins
 import copyreg
 import functools
 import sys
@@ -130,7 +131,8 @@ class _Reached:
         waiting: deque[tuple[Any, str]] = deque([(value, name)])
         while waiting and len(self._met) < _MOST:
             value, name = waiting.popleft()
-            if not isinstance(value, _SKIPPED) and id(value) not in self._met:
+            skipped = isinstance(value, _SKIPPED) or value is vars(builtins)  # without these, nothing is put back
+            if not skipped and id(value) not in self._met:
                 self._met[id(value)] = value, name
                 waiting += _inside(self, value, name)
 

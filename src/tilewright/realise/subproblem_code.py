@@ -69,6 +69,11 @@ def arguments(graph: Graph, region: Region) -> tuple[str, ...]:
     return _Cut(graph, region).arguments
 
 
+def alone(graph: Graph, region: Region) -> Graph:
+    """The graph of a region by itself, which takes `arguments` and gives the region's outputs. Raises as they do."""
+    return _Cut(graph, region).graph()
+
+
 class _Cut:
     """What of a graph a region needs, walked from its outputs to its inputs."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -181,6 +182,12 @@ def test_weights_that_torch_computes_anew_are_no_writes(wrap: Callable[[Any], An
 def test_no_fused_module_is_made_of_one_that_writes(act: Callable[[Any, Tensor], Any], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="each call writes"):
         net.write_fused(tmp_path, Acting(act), (x,))
+
+
+def test_the_interpreters_own_names_are_left_alone() -> None:
+    module = Acting(NONE["nothing"])
+    module.memo = {"names": vars(builtins)}  # as the globals of any file have them
+    assert written(module, (x,), {}) == "" and len(vars(builtins)) > 100
 
 
 def test_a_call_that_raises_leaves_everything_as_it_was() -> None:
