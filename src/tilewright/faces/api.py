@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,16 +18,19 @@ from ..facts.errors import HarnessError, TooBusy, UserError
 from ..facts.problem import Mode, Precision, Problem, Target
 from ..facts.run import Request, Timing
 from ..judge.build import load_candidate
-from ..report import markdown, summary
+from ..report import markdown
 from ..run.optimize import begun, judge_given, new_run, resume, sanitized_by_default
 from ..run.optimize import optimize as run
 from ..run.places import Places
 from . import config
 from .capture import is_same, write_problem
+from .deliver import delivered
+from .exports import exported
 from .live import fallbacks, load, replacement
+from .printing import say as progress
 from .reading import problem_of
 
-_quiet: Callable[[str], None] = lambda text: None  # noqa: E731  a name for silence
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +51,14 @@ class Optimized:
     def fallbacks(self) -> dict[str, int]:
         """How often calls of `module`, and of its copies in this process, ran the original forward, by reason."""
         return fallbacks(self.module)
+
+    def export(self, folder: str | Path, *, name: str, version: str = "0", archs: Sequence[str] = ()) -> Path:
+        """Write the package `name` and its wheel into `folder`, with all kernels compiled: for this machine's
+        processor, or for the GPUs of `archs` (none given: sm_90a). Returns the wheel. `name.load(module)` then needs torch
+        and tvm-ffi alone. Raises UserError where nothing was improved, or for what can't be exported."""
+        if self.status != "improved":
+            raise UserError(f"nothing to export: {self.status.replace('_', ' ')}, so the module is as it was")
+        return exported(self.folder, name=name, out=Path(folder), version=version, archs=archs).wheel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +83,7 @@ def optimize(
     mode: Mode | None = None,
     algebra: bool = True,
     env: Sequence[str] = (),
-    say: Callable[[str], None] = _quiet,
+    say: Say | None = None,
 ) -> Optimized:
     """Optimise a live module for inputs like `example_inputs` (tensors, numbers, strings or None, positional), or for
     several kinds of them: a list of such lists, the main one first.
@@ -81,12 +93,13 @@ def optimize(
     that it has, and nothing is done twice. `budget` bounds the search. A candidate is timed for `timing`, or longer
     where noise may hide a gain, against eager, and where `compiled` against torch.compile too. `mode` of "training":
     with the backward pass (None: inference). Without `algebra` the amount of work stays as it is (docs/precision.md).
-    `env` names variables of the environment that the module's processes see.
+    `env` names variables of the environment that the module's processes see. `say` is told of progress; None: it is
+    printed where stderr is a terminal. The reports, `report.md` and `report.html`, are written into the folder.
 
     Raises UserError for what the caller can mend (Lack, a kind of it: the machine lacks something), and HarnessError
     where Tilewright or the machine fails; kinds of that are TooBusy (others keep the processors) and SickDevice. The
     folder of the run is TooBusy's `folder`, and stands in a note of the others: with it for `out`, a call goes on."""
-    folder = _folder(out)
+    folder, say = _folder(out), say or progress(not sys.stderr.isatty())
     places = Places(out=folder, cache=config.cache_dir())
     budget_s, timing_s = config.seconds(budget, "budget"), config.seconds(timing, "timing")
     wanted = _Wanted(target=_chosen(target), precision=precision, mode=mode, env=tuple(env))
@@ -100,7 +113,7 @@ def optimize(
                 timing=Timing(budget_s=timing_s, compiled=compiled), sanitize=sanitized_by_default(problem),
             )  # fmt: skip
             finished = run(asked, places=places, say=say)
-    found = summary(finished.context, finished.events, candidate_dir=str(places.candidate))
+    found = delivered(finished, folder).summary
     improved = found["status"] == "improved"
     return Optimized(
         module=replacement(module, places.candidate) if improved else module,
@@ -124,12 +137,12 @@ def evaluate(
     precision: Precision = "reference",
     mode: Mode | None = None,
     env: Sequence[str] = (),
-    say: Callable[[str], None] = _quiet,
+    say: Say | None = None,
 ) -> Evaluated:
     """Judge a candidate (a file or folder with `ModelNew`) against a problem file, a robust-kbench task folder (then
     also a `.cu` file), or a live module with examples, as `optimize` takes them. `mode` of None: what the problem says,
     else inference. Raises as `optimize` does; after TooBusy another call with the same `out` judges anew."""
-    folder = _folder(out)
+    folder, say = _folder(out), say or progress(not sys.stderr.isatty())
     wanted = _Wanted(target=_chosen(target), precision=precision, mode=mode, env=tuple(env))
     with _way_on(folder, "evaluate"):
         if isinstance(reference, nn.Module):
@@ -143,7 +156,7 @@ def evaluate(
         )  # fmt: skip
     return Evaluated(
         accepted=finished.stop.best is not None,
-        summary=summary(finished.context, finished.events, candidate_dir=""),
+        summary=delivered(finished, folder).summary,
         report=markdown(finished.context, finished.events),
         folder=folder,
     )
@@ -166,7 +179,7 @@ class _Wanted:
     mode: Mode | None
     env: tuple[str, ...]
 
-    def problem(self, path: Path, *, warn: Callable[[str], object] = _quiet) -> Problem:
+    def problem(self, path: Path, *, warn: Callable[[str], object] = lambda text: None) -> Problem:
         return problem_of(
             path, target=self.target, precision=self.precision, mode=self.mode, env=self.env, warn=warn
         )  # fmt: skip

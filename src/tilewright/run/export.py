@@ -25,7 +25,7 @@ _ABSENT = "tilewright_kernels.absent"
 _WAY = re.compile(r"^_HERE = str\(.*?^try:\n(.*?)^finally:\n    sys\.path\.remove\(_HERE\)\n", re.MULTILINE | re.DOTALL)
 _COMPILES = re.compile(r"^\s*(?:from|import) (cutlass|triton|nvcc|torch\.utils\.cpp_extension)\b", re.MULTILINE)
 _CACHE, _BUILD = "tilewright_kernels/cuda/common/cache.py", "tilewright_kernels/cpu/build.py"
-_ONLY_TO_COMPILE = (".cpp", ".h", "cuda/common/ahead.py", "cuda/common/demand.py", "cuda/common/cubin.py", "/store.py")
+_ONLY_TO_COMPILE = (".cpp", ".h", "cuda/common/ahead.py", "cuda/common/demand.py", "/store.py")
 _INDUCTOR = "torch.compile runs what is left to torch: where no compiler is found, that runs in eager mode, counted"
 
 
