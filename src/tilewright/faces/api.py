@@ -119,7 +119,7 @@ def optimize(
         module=replacement(module, places.candidate) if improved else module,
         status=str(found["status"]),
         summary=found,
-        report=markdown(finished.context, finished.events),
+        report=markdown(finished.context, finished.events, folder=str(folder)),
         folder=folder,
     )
 
@@ -157,7 +157,7 @@ def evaluate(
     return Evaluated(
         accepted=finished.stop.best is not None,
         summary=delivered(finished, folder).summary,
-        report=markdown(finished.context, finished.events),
+        report=markdown(finished.context, finished.events, folder=str(folder)),
         folder=folder,
     )
 
