@@ -107,7 +107,7 @@ def optimize(
         if _goes_on(places, module, example_inputs, wanted):
             finished = resume(places=places, say=say)
         else:
-            problem = wanted.problem(write_problem(module, example_inputs, folder / "problem"))
+            problem = wanted.captured(module, example_inputs, folder / "problem")
             asked = Request(
                 run=new_run(), problem=problem, strategy="catalog", budget_s=budget_s, seed=seed, algebra=algebra,
                 timing=Timing(budget_s=timing_s, compiled=compiled), sanitize=sanitized_by_default(problem),
@@ -146,7 +146,7 @@ def evaluate(
     wanted = _Wanted(target=_chosen(target), precision=precision, mode=mode, env=tuple(env))
     with _way_on(folder, "evaluate"):
         if isinstance(reference, nn.Module):
-            problem = wanted.problem(write_problem(reference, example_inputs, folder / "problem"))
+            problem = wanted.captured(reference, example_inputs, folder / "problem")
         else:
             problem = wanted.problem(Path(reference), warn=say)
         given = candidate if isinstance(candidate, Candidate) else load_candidate(Path(candidate), problem)
@@ -184,6 +184,11 @@ class _Wanted:
             path, target=self.target, precision=self.precision, mode=self.mode, env=self.env, warn=warn
         )  # fmt: skip
 
+    def captured(self, module: nn.Module, example_inputs: Sequence[Any], folder: Path) -> Problem:
+        """The module as a problem file in the folder, of the name of its class."""
+        made = self.problem(write_problem(module, example_inputs, folder))
+        return replace(made, name=type(module).__name__)
+
 
 def _goes_on(places: Places, module: nn.Module, example_inputs: Sequence[Any], wanted: _Wanted) -> bool:
     """Whether a run of this very module lies in the folder. Raises UserError where it is another one's."""
@@ -191,8 +196,8 @@ def _goes_on(places: Places, module: nn.Module, example_inputs: Sequence[Any], w
     if there is None:
         return False
     with tempfile.TemporaryDirectory(prefix="tilewright-") as beside:
-        mine = wanted.problem(write_problem(module, example_inputs, Path(beside)))
-    alike = replace(mine, source="", path="") == replace(there, source="", path="")
+        mine = wanted.captured(module, example_inputs, Path(beside))
+    alike = replace(mine, source="", path="") == replace(there, source="", path="", name=mine.name)
     if not alike or not is_same(mine.source, there.source):
         raise UserError(
             f"{places.out}: holds a run of another module, with other inputs or another target, mode or precision; "

@@ -8,19 +8,27 @@ import subprocess
 import sys
 import sysconfig
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from fakes.composed import all_of, case
-from fakes.realisers import CPU, cpu
+from fakes.realisers import CPU, H200, cpu, cuda
 from tilewright.edges.wheel import write_wheel
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.errors import UserError
+from tilewright.facts.gradients import Gradients
+from tilewright.facts.pattern import Choice
+from tilewright.facts.problem import Work
+from tilewright.facts.run import CaseFacts
+from tilewright.frontend.trace import trace_training
 from tilewright.fusion import match_all
 from tilewright.realise.compose import compose
 from tilewright.run.export import Exported, export
+from tilewright.run.training import match_training
 
 pytestmark = pytest.mark.usefixtures("haste")
 
@@ -113,11 +121,31 @@ else:
 """
 
 
+def _with_default(source: str) -> str:
+    return source.replace("def __init__(self, n, factor", "def __init__(self, n=96, factor")
+
+
 def candidate(*, training: bool) -> Candidate:
     x = torch.randn(24, 96)
-    facts = case(SOURCE.replace("Model(nn.Module):\n    def __init__(self, n, factor=2.0)", "Model(nn.Module):\n    def __init__(self, n=96, factor=2.0)"), (x,), training=training)
-    found = match_all([facts.graph], unsupported=cpu.unsupported, space=cpu.space, tiny_bytes=0)
+    source = _with_default(SOURCE)
+    if training:
+        facts = training_case(source, (x,), wanted=())
+        found = [match_training(facts.graph, unsupported=cpu.unsupported, space=cpu.space, first_id=0,
+                                first_segment=0, case=0)]  # fmt: skip
+    else:
+        facts = case(source, (x,), training=False)
+        found = [*match_all([facts.graph], unsupported=cpu.unsupported, space=cpu.space, tiny_bytes=0)]
     return compose(SOURCE, [facts], found, all_of(found), device=CPU)
+
+
+def training_case(source: str, inputs: Sequence[torch.Tensor], wanted: tuple[int, ...]) -> CaseFacts:
+    space: dict[str, Any] = {"__name__": "problem"}
+    exec(source, space)
+    model = space["Model"]()
+    asked = Gradients(outputs=(0,), inputs=wanted, parameters=tuple(n for n, _ in model.named_parameters()))
+    graph = trace_training(model, tuple(inputs), {}, list(inputs), asked)
+    work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
+    return CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
 
 
 def installed(made: Exported, tmp_path: Path) -> Path:
@@ -147,3 +175,116 @@ def test_the_wheel_of_a_result_runs_with_torch_and_tvm_ffi_alone(tmp_path: Path,
     alone(installed(made, tmp_path), ALONE, str(tmp_path), "training" if training else "inference", cwd=tmp_path)
     assert made.requires[:2] == ("torch", "numpy") and made.requires[2].startswith("apache-tvm-ffi>=")
     assert not [p for p in made.package.rglob("*") if p.suffix in (".cpp", ".h")]
+
+
+IN_CUDA = """
+import importlib.util, sys
+assert not [name for name in ("tilewright", "cutlass") if importlib.util.find_spec(name)]
+import torch, tvm_ffi
+import gated
+gated.Model
+from gated.tilewright_kernels.cuda.common.cache import NotExportedError
+from gated.tilewright_kernels.cuda.rows.plan import Gpu
+files = {m for name, m in sys.modules.items() if name.startswith("gated.fused_") and hasattr(m, "_FUSED")}
+assert len(files) == 2, files
+gpu = Gpu(processors=132, arch="sm_90a", shared_bytes=228 << 10, threads=2048)
+for file in files:
+    file._FUSED.prepare(gpu)
+    (library,) = file._FUSED.objects
+    try:  # it is the function, and it looks at its arguments
+        tvm_ffi.load_module(str(library)).get_function("launch")(torch.ones(2))
+    except TypeError as error:
+        assert "parameters when calling" in str(error), error
+rows = next(file._FUSED for file in files if hasattr(file._FUSED, "_walks"))
+walks = rows._walks(rows.spec)
+rows.launch([w[::-1] for w in walks], [4] * len(walks), gpu)  # copied to lie as was compiled for
+try:
+    rows.launch(walks, [16] * len(walks), Gpu(processors=99, arch="sm_80", shared_bytes=164 << 10, threads=2048))
+except NotExportedError as error:
+    assert "was not compiled for this GPU" in str(error), error
+else:
+    raise AssertionError("there is a launch for another GPU")
+x = torch.randn(512, 256, dtype=torch.bfloat16)
+assert gated.Model().eval()(x).shape == (512, 1024)  # on a CPU: the original forward
+assert sum(gated.fallbacks().values()) == 1
+"""
+PRODUCT = '''import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, n=256):
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(n, dtype=torch.bfloat16), nn.Linear(n, 4 * n, dtype=torch.bfloat16)
+
+    def forward(self, x):
+        return torch.nn.functional.gelu(self.linear(self.norm(x)))
+
+
+def get_init_inputs():
+    return []
+'''
+
+
+@pytest.mark.slow
+def test_kernels_for_a_gpu_are_loaded_without_the_dsl(tmp_path: Path) -> None:
+    """No GPU is needed: planning, which finds each launch by what it was compiled for, runs as it would there."""
+    facts = case(PRODUCT, (torch.randn(512, 256, dtype=torch.bfloat16),), training=False)
+    found = match_all([facts.graph], unsupported=cuda.unsupported, space=cuda.space, tiny_bytes=0)
+    kinds = {p.kind: Choice(pattern=p.id, point=p.space.points[0]) for m in found for p in m.patterns}
+    recipe = (kinds["row_reduce"], kinds["product"])
+    made = export(compose(PRODUCT, [facts], found, recipe, device=H200), tmp_path, name="gated", archs=("sm_90a",))
+    alone(installed(made, tmp_path), IN_CUDA, cwd=tmp_path)
+    assert len(list((made.package / "build").glob("*.so"))) == 2
+
+
+def test_what_cannot_be_exported_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    ours = candidate(training=False)
+    for name in ("torch", "Fast", "os", "a-b"):
+        with pytest.raises(UserError, match="not a name for a package of its own"):
+            export(ours, tmp_path, name=name)
+    with pytest.raises(UserError, match="--arch sm_90a: the kernels are for CPUs"):
+        export(ours, tmp_path, name="gated", archs=("sm_90a",))
+    texts = {file.path: file.text for file in ours.files}
+    texts["tilewright_kernels/cuda/common/cache.py"] = ""
+    for arch, why in (("sm_1", "not known; there are sm_80"), ("sm_103a", "no GPU of it is in the table")):
+        with pytest.raises(UserError, match=f"--arch {arch}: {why}"):
+            export(_candidate(texts), tmp_path, name="gated", archs=(arch,))
+    triton = {**texts, "library_0.py": "import os\nimport triton\n"}
+    with pytest.raises(UserError, match=r"library_0.py: compiles by triton where it runs"):
+        export(_candidate(triton), tmp_path, name="gated")
+    with pytest.raises(UserError, match="not made of Tilewright's patterns"):
+        export(_candidate({"model.py": "class ModelNew: ..."}), tmp_path, name="gated")
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(UserError, match="no exported package"):
+        export(ours, tmp_path, name="mine")
+
+
+@pytest.mark.slow
+def test_another_processor_is_told_what_it_lacks(tmp_path: Path) -> None:
+    made = export(candidate(training=False), tmp_path, name="gated")
+    needed = made.package / "build" / "processor.json"
+    needed.write_text(json.dumps([*json.loads(needed.read_text()), "avx1024"]))
+    code = "import torch, gated\nwith torch.no_grad(): gated.Model(96).eval()(torch.randn(24, 96))"
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": str(tmp_path)},
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert "compiled for a processor with avx1024, which this one lacks; export it on a machine like" in done.stderr
+
+
+def _candidate(texts: dict[str, str]) -> Candidate:
+    return Candidate(files=tuple(SourceFile(path=path, text=text) for path, text in texts.items()))
+
+
+def test_a_wheel_lists_what_it_holds(tmp_path: Path) -> None:
+    package = tmp_path / "fast"
+    (package / "__pycache__").mkdir(parents=True)
+    (package / "__pycache__" / "a.pyc").write_bytes(b"x")
+    (package / "__init__.py").write_text("A = 1\n")
+    made = write_wheel(package, tmp_path, version="1.2", summary="s", requires=("torch",), python=">=3.11")
+    again = write_wheel(package, tmp_path, version="1.2", summary="s", requires=("torch",), python=">=3.11")
+    assert made.read_bytes() == again.read_bytes()
+    with zipfile.ZipFile(made) as archive:
+        assert archive.namelist() == ["fast/__init__.py", *(f"fast-1.2.dist-info/{n}" for n in ("METADATA", "WHEEL", "RECORD"))]
+        record = archive.read("fast-1.2.dist-info/RECORD").decode().splitlines()
+        assert record[0] == "fast/__init__.py,sha256=Bu289DNhZaJx5lJAJaZDnDyqMkb9B5bxFncieXB6UyU,6" and len(record) == 4
+        assert "Requires-Dist: torch\n" in archive.read("fast-1.2.dist-info/METADATA").decode()

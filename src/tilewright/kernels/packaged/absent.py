@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from typing import Any
 
@@ -16,6 +17,15 @@ class Absent:
         if name.startswith("__"):
             raise AttributeError(name)
         return Absent(f"{self._name}.{name}")
+
+    @property
+    def width(self) -> int:
+        """Of an element type, which planning asks for: its bits."""
+        name = self._name.rpartition(".")[2]
+        found = re.match(r"(?:B?Float|U?[Ii]nt)(\d+)", name)
+        if found is None and name != "Boolean":
+            raise AttributeError("width")
+        return int(found.group(1)) if found else 1
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         decorated = args[0] if len(args) == 1 and not kwargs else None
