@@ -271,6 +271,37 @@ def test_another_processor_is_told_what_it_lacks(tmp_path: Path) -> None:
     assert "compiled for a processor with avx1024, which this one lacks; export it on a machine like" in done.stderr
 
 
+PROGRAMS = """
+import sys, torch, gated
+x = torch.randn(24, 96)
+ours, theirs = (torch.export.load(sys.argv[1] + f"/{name}.pt2").module() for name in ("ours", "theirs"))
+torch.testing.assert_close(ours(x), theirs(x), rtol=1e-5, atol=1e-5)
+compiled = torch._inductor.aoti_load_package(sys.argv[1] + "/compiled.pt2")
+torch.testing.assert_close(compiled(x), theirs(x), rtol=1e-5, atol=1e-5)
+"""
+MAKE = """
+import sys, torch, gated
+from gated import original
+reference, x = original.Model(96).eval(), torch.randn(24, 96)
+with torch.no_grad():
+    ours, theirs = (torch.export.export(m, (x,)) for m in (gated.load(reference), reference))
+torch.export.save(ours, sys.argv[1] + "/ours.pt2")
+torch.export.save(theirs, sys.argv[1] + "/theirs.pt2")
+quick = {"cpp.vec_isa_ok": True, "cpp_cache_precompile_headers": False}
+torch._inductor.aoti_compile_and_package(ours, package_path=sys.argv[1] + "/compiled.pt2", inductor_configs=quick)
+"""
+
+
+@pytest.mark.slow
+def test_programs_made_of_a_package_run_in_another_process_that_imports_it(tmp_path: Path) -> None:
+    made = export(candidate(training=False), tmp_path / "out", name="gated")
+    environment = os.environ | {"PYTHONPATH": str(made.package.parent)}
+    command = [sys.executable, "-c", MAKE, str(tmp_path)]  # AOTInductor needs a compiler
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    alone(installed(made, tmp_path), PROGRAMS, str(tmp_path), cwd=tmp_path)
+
+
 def _candidate(texts: dict[str, str]) -> Candidate:
     return Candidate(files=tuple(SourceFile(path=path, text=text) for path, text in texts.items()))
 

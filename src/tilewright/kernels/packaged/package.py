@@ -1,6 +1,9 @@
 """A module with kernels of its own, made by Tilewright: `Model`, as the file that it was made from has it, or
 `load(module)` of one that is there. Parameters and `state_dict` are the original's.
 
+Its ops, of the namespace that is the package's name, are registered when it is imported, for programs that torch.export
+or AOTInductor made of it.
+
 A call that is not as the kernels were judged for runs the original forward: `fallbacks()` counts these by reason, and
 a RuntimeWarning says so the first time."""
 
@@ -111,3 +114,8 @@ def _restored(base: type, guarded: Any) -> nn.Module:
         made.__dict__[_GUARD] = guard = model.Guard.__new__(model.Guard)
         guard.__setstate__(guarded)
     return made
+
+
+for _path in sorted(_HERE.glob("*.py")):
+    if _path.stem.startswith(("fused_", "segment_", "library_")):
+        importlib.import_module(f"{__name__}.{_path.stem}")
