@@ -54,8 +54,8 @@ class Optimized:
 
     def export(self, folder: str | Path, *, name: str, version: str = "0", archs: Sequence[str] = ()) -> Path:
         """Write the package `name` and its wheel into `folder`, with all kernels compiled: for this machine's
-        processor, or for the GPUs of `archs` (none given: sm_90a). Returns the wheel. `name.load(module)` then needs torch
-        and tvm-ffi alone. Raises UserError where nothing was improved, or for what can't be exported."""
+        processor, or for the GPUs of `archs` (none given: sm_90a). Returns the wheel. `name.load(module)` then needs
+        torch and tvm-ffi alone. Raises UserError where nothing was improved, or for what can't be exported."""
         if self.status != "improved":
             raise UserError(f"nothing to export: {self.status.replace('_', ' ')}, so the module is as it was")
         return exported(self.folder, name=name, out=Path(folder), version=version, archs=archs).wheel

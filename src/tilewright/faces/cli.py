@@ -179,7 +179,9 @@ def report(
 def export(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run, or of the candidate it delivered.")],
     name: Annotated[str, typer.Option("--name", help="What the package is imported as, e.g. fast_block.")],
-    out: Annotated[Path | None, typer.Option("--out", help="Folder for package and wheel; default: DIR/export.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for package and wheel; default: DIR/export.")
+    ] = None,
     arch: Annotated[
         str, typer.Option("--arch", metavar="ARCH[,ARCH]", help="GPUs to compile for; default: sm_90a.")
     ] = "",

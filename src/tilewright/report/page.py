@@ -15,7 +15,6 @@ from .attribution import NOT_MEASURED
 from .curves import curve
 from .story import story
 
-
 _USE = """\
 import tilewright
 Model = tilewright.load({folder!r})  # your Model's subclass: same constructor, same state_dict

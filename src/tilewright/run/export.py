@@ -65,15 +65,19 @@ def export(candidate: Candidate, out: Path, *, name: str, version: str = "0", ar
 
 def _check(name: str, texts: dict[str, str]) -> None:
     if not _NAME.fullmatch(name) or name in sys.stdlib_module_names or name in ("torch", "numpy", "tilewright"):
-        raise UserError(f"--name {name}: not a name for a package of its own; give small letters, digits and underscores")
+        raise UserError(
+            f"--name {name}: not a name for a package of its own; give small letters, digits and underscores"
+        )
     if "original.py" not in texts or not _WAY.search(texts.get("model.py", "")):
-        raise UserError("this candidate was not made of Tilewright's patterns, or by another version; only such can be exported")
+        raise UserError(
+            "this candidate was not made of Tilewright's patterns, or by another version; only such can be exported"
+        )
     if not _kernels(texts):
         raise UserError("nothing is fused in this candidate: there is nothing to export")
     for path, text in texts.items():
-        if not path.startswith("tilewright_kernels/") and path != "original.py" and not _is_fused(path):
-            if found := _COMPILES.search(text):
-                raise UserError(f"{path}: compiles by {found.group(1)} where it runs; that can't be exported")
+        ours = path.startswith("tilewright_kernels/") or path == "original.py" or _is_fused(path)
+        if not ours and (found := _COMPILES.search(text)):
+            raise UserError(f"{path}: compiles by {found.group(1)} where it runs; that can't be exported")
 
 
 def _is_fused(path: str) -> bool:

@@ -79,7 +79,9 @@ def test_nothing_is_exported_of_a_module_that_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_progress_is_printed_where_somebody_looks(terminal: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_progress_is_printed_where_somebody_looks(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     told: list[bool] = []
     monkeypatch.setattr(api, "progress", lambda quiet: told.append(quiet) or (lambda text: None))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from fakes.command import tilewright
 from fakes.composed import all_of, case
 from fakes.realisers import CPU, H200, cpu, cuda
 from tilewright.edges.wheel import write_wheel
@@ -28,11 +29,12 @@ from tilewright.frontend.trace import trace_training
 from tilewright.fusion import match_all
 from tilewright.realise.compose import compose
 from tilewright.run.export import Exported, export
+from tilewright.run.optimize import write_candidate
 from tilewright.run.training import match_training
 
 pytestmark = pytest.mark.usefixtures("haste")
 
-SOURCE = '''import torch
+SOURCE = """import torch
 from torch import nn
 
 
@@ -60,7 +62,7 @@ def get_inputs():
 
 def get_init_inputs():
     return [96]
-'''
+"""
 
 # Run where the wheel is installed: argument 1 is a folder to write in, 2 whether gradients are the candidate's.
 ALONE = """
@@ -154,9 +156,9 @@ def installed(made: Exported, tmp_path: Path) -> Path:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "install", "--no-deps", "--no-index"]
     subprocess.run([*pip, "--target", str(target), str(made.wheel)], check=True, capture_output=True)
     for folder in Path(sysconfig.get_path("purelib")).iterdir():
-        if "cutlass" not in folder.name and "tilewright" not in folder.name and folder.suffix != ".pth":
-            if not (target / folder.name).exists():
-                (target / folder.name).symlink_to(folder)
+        foreign = "cutlass" in folder.name or "tilewright" in folder.name or folder.suffix == ".pth"
+        if not foreign and not (target / folder.name).exists():
+            (target / folder.name).symlink_to(folder)
     return target
 
 
@@ -208,7 +210,7 @@ x = torch.randn(512, 256, dtype=torch.bfloat16)
 assert gated.Model().eval()(x).shape == (512, 1024)  # on a CPU: the original forward
 assert sum(gated.fallbacks().values()) == 1
 """
-PRODUCT = '''import torch
+PRODUCT = """import torch
 from torch import nn
 
 
@@ -223,7 +225,7 @@ class Model(nn.Module):
 
 def get_init_inputs():
     return []
-'''
+"""
 
 
 @pytest.mark.slow
@@ -302,6 +304,17 @@ def test_programs_made_of_a_package_run_in_another_process_that_imports_it(tmp_p
     alone(installed(made, tmp_path), PROGRAMS, str(tmp_path), cwd=tmp_path)
 
 
+@pytest.mark.slow
+def test_the_command_makes_a_wheel_of_a_run(tmp_path: Path) -> None:
+    write_candidate(candidate(training=False), tmp_path / "run" / "candidate")
+    told = json.loads(tilewright("export", "run", "--name", "gated", "--version", "1.2", "--json", cwd=tmp_path))
+    wheel = tmp_path / told["wheel"]
+    assert wheel.parent == tmp_path / "run" / "export" and wheel.name.startswith("gated-1.2-py3-none-")
+    assert told["notes"] == [] and (tmp_path / told["package"] / "model.py").is_file()
+    with zipfile.ZipFile(wheel) as archive:
+        assert archive.testzip() is None and "gated/__init__.py" in archive.namelist()
+
+
 def _candidate(texts: dict[str, str]) -> Candidate:
     return Candidate(files=tuple(SourceFile(path=path, text=text) for path, text in texts.items()))
 
@@ -315,7 +328,10 @@ def test_a_wheel_lists_what_it_holds(tmp_path: Path) -> None:
     again = write_wheel(package, tmp_path, version="1.2", summary="s", requires=("torch",), python=">=3.11")
     assert made.read_bytes() == again.read_bytes()
     with zipfile.ZipFile(made) as archive:
-        assert archive.namelist() == ["fast/__init__.py", *(f"fast-1.2.dist-info/{n}" for n in ("METADATA", "WHEEL", "RECORD"))]
+        assert archive.namelist() == [
+            "fast/__init__.py",
+            *(f"fast-1.2.dist-info/{n}" for n in ("METADATA", "WHEEL", "RECORD")),
+        ]
         record = archive.read("fast-1.2.dist-info/RECORD").decode().splitlines()
         assert record[0] == "fast/__init__.py,sha256=Bu289DNhZaJx5lJAJaZDnDyqMkb9B5bxFncieXB6UyU,6" and len(record) == 4
         assert "Requires-Dist: torch\n" in archive.read("fast-1.2.dist-info/METADATA").decode()

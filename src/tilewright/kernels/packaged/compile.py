@@ -66,7 +66,9 @@ def launches(modules: Iterable[Any], devices: Sequence[Mapping[str, Any]]) -> No
             for part in (kernel, getattr(kernel, "lead", kernel)):
                 arch = getattr(part, "arch", facts["arch"]) if not hasattr(part, "lead") else facts["arch"]
                 if arch != facts["arch"]:
-                    raise ValueError(f"{module.__name__} is a product for {arch} alone, not {facts['arch']}: optimise it there")
+                    raise ValueError(
+                        f"{module.__name__} is a product for {arch} alone, not {facts['arch']}: optimise it there"
+                    )
             kernel.prepare(Gpu(**facts))
 
 
@@ -94,7 +96,7 @@ def facts(original: Any) -> dict[str, Any]:
     """What the module of the main case reads beside its arguments and its code."""
     from tilewright_kernels.survey import Survey  # type: ignore[import-not-found]
 
-    case = next(iter(getattr(original, "CASES", ())), {})
+    case: dict[str, Any] = next(iter(getattr(original, "CASES", ())), {})
     module = original.Model(*original.get_init_inputs(**case))
     return told(Survey(module).facts, type(module))
 

@@ -48,6 +48,8 @@ def load(source: Path, defines: Mapping[str, int]) -> Callable[..., Any]:
         )
     library = folder / name_of(source, defines)
     if not library.is_file():
-        raise BuildError(f"{source.parent.name}: {source.stem} was not exported at these settings: configure() can't be used")
+        raise BuildError(
+            f"{source.parent.name}: {source.stem} was not exported at these settings: configure() can't be used"
+        )
     run: Callable[..., Any] = tvm_ffi.load_module(str(library)).get_function("run")
     return run

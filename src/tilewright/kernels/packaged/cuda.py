@@ -27,7 +27,9 @@ def obtain(source: Path | None, facts: tuple[object, ...], make: Callable[[], An
     if LINK is not None and not library.is_file():
         LINK(make(), library)
     if not library.is_file():
-        raise NotExportedError(f"{source.parent.name}: {source.stem} was not compiled for this GPU, or for such operands: {facts}")
+        raise NotExportedError(
+            f"{source.parent.name}: {source.stem} was not compiled for this GPU, or for such operands: {facts}"
+        )
     used.add(library)
     if LINK is not None:
         return _never

@@ -9,9 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .cuda.common.cache import NotExportedError
-
 _ALIGNED = 16
+
+
+def _missing() -> type[Exception]:
+    found: type[Exception] = import_module(".cuda.common.cache", __package__).NotExportedError
+    return found
 
 
 def laid(operand: Tensor, strides: Sequence[int]) -> Tensor:
@@ -24,15 +27,15 @@ def laid(operand: Tensor, strides: Sequence[int]) -> Tensor:
 def adapt_rows() -> None:
     """Let `Fused` of this package take operands that lie otherwise, and refuse numbers of rows that it has no launch
     for."""
-    rows = import_module(".cuda.rows.launch", __package__)
-    launch, kind = rows.Fused.launch, rows.Fused
+    host = import_module(".cuda.rows.launch", __package__)
+    launch, kind = host.Fused.launch, host.Fused
 
     def adapted(
         self: Any, strides: Any, alignments: Any, device: Any, rows: int | None = None
     ) -> tuple[Callable[..., None], Any]:
         try:
             return launch(self, strides, alignments, device, rows)  # type: ignore[no-any-return]
-        except NotExportedError:
+        except _missing():
             walks = self._walks(self._at(rows))
             made, kernel = launch(self, walks, [_ALIGNED] * len(walks), device, rows)
 
@@ -41,21 +44,23 @@ def adapt_rows() -> None:
 
         return copying, kernel
 
-    def takes(self: Any, count: int) -> bool:
-        found: bool | None = self._takes.get(count)
+    def takes(self: Any, rows: int) -> bool:
+        if rows == self.spec.domain[0] or torch.compiler.is_compiling():
+            return bool(rows == self.spec.domain[0])
+        found: bool | None = self._takes.get(rows)
         if found is None:
-            found = self._takes[count] = count == self.spec.domain[0] or _has(self, count, rows._device(torch.device("cuda")))
+            found = self._takes[rows] = _has(self, rows, host._device(torch.device("cuda")))
         return found
 
     kind.launch, kind.takes = adapted, takes
 
 
-def _has(fused: Any, count: int, device: Any) -> bool:
-    if not fused._is_free(count, device):
+def _has(fused: Any, rows: int, device: Any) -> bool:
+    if not fused._is_free(rows, device):
         return False
     try:
-        fused.launch(fused._walks(fused._at(count)), [_ALIGNED] * len(fused.spec.operands), device, count)
-    except NotExportedError:
+        fused.launch(fused._walks(fused._at(rows)), [_ALIGNED] * len(fused.spec.operands), device, rows)
+    except _missing():
         return False
     return True
 
@@ -67,8 +72,10 @@ def adapt_products() -> None:
 
     def adapted(self: Any, *operands: Tensor) -> tuple[Tensor, ...]:
         try:
-            return call(self, *operands)  # type: ignore[no-any-return]
-        except NotExportedError:
-            return call(self, *(laid(o, host._whole(s).stride()) for o, s in zip(operands, self.spec.read, strict=True)))  # type: ignore[no-any-return]
+            made: tuple[Tensor, ...] = call(self, *operands)
+        except _missing():
+            walks = [host._whole(spec).stride() for spec in self.spec.read]
+            made = call(self, *map(laid, operands, walks))
+        return made
 
     host.FusedProduct.__call__ = adapted

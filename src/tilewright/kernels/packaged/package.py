@@ -22,7 +22,7 @@ _GUARD = "_tilewright_guard"
 _HERE = Path(__file__).resolve().parent
 _made: dict[type, Any] = {}  # by the class that is replaced: model.py, run with it
 
-__all__ = ["Model", "fallbacks", "load"]
+__all__ = ["Model", "fallbacks", "load"]  # noqa: F822  `Model` is made when it is asked for
 
 
 def load(module: nn.Module) -> nn.Module:
@@ -101,7 +101,7 @@ def _has_code(value: Any) -> bool:
 
 
 def _reduce(self: nn.Module, protocol: Any) -> tuple[Any, ...]:
-    held, state = self.__dict__.get(_GUARD), dict(self.__getstate__())  # type: ignore[call-overload]
+    held, state = self.__dict__.get(_GUARD), dict(self.__getstate__())
     state.pop(_GUARD, None)
     return _restored, (type(self).__bases__[0], None if held is None else held.__getstate__()), state
 
