@@ -14,10 +14,6 @@ import tvm_ffi
 _LINES = re.compile(r"^(?:flags|Features|isa)\s*:(.*)$", re.MULTILINE)
 
 
-class BuildError(RuntimeError):
-    """The kernel is not among those that were compiled, or this processor can't run it."""
-
-
 def macros(knobs: Mapping[str, int | str | bool]) -> dict[str, int]:
     """The macros of a build at these knobs; `stream` is none, since every call is told of it."""
     return {f"TW_{name.upper()}": int(value) for name, value in knobs.items() if name != "stream"}
@@ -38,17 +34,18 @@ def instruction_sets() -> set[str]:
 
 
 def load(source: Path, defines: Mapping[str, int]) -> Callable[..., Any]:
-    """The function `run` of a program's library. Raises BuildError."""
+    """The function `run` of a program's library. Raises RuntimeError where this processor can't run it, or where it was
+    not compiled with these macros."""
     folder = source.parent / "build"
     lacks = sorted(set(json.loads((folder / "processor.json").read_text())) - instruction_sets())
     if lacks:
-        raise BuildError(
+        raise RuntimeError(
             f"{source.parent.name}: its kernels were compiled for a processor with {', '.join(lacks)}, which this one "
             "lacks; export it on a machine like this"
         )
     library = folder / name_of(source, defines)
     if not library.is_file():
-        raise BuildError(
+        raise RuntimeError(
             f"{source.parent.name}: {source.stem} was not exported at these settings: configure() can't be used"
         )
     run: Callable[..., Any] = tvm_ffi.load_module(str(library)).get_function("run")
