@@ -72,7 +72,7 @@ def _check(name: str, texts: dict[str, str]) -> None:
         raise UserError(
             "this candidate was not made of Tilewright's patterns, or by another version; only such can be exported"
         )
-    if not _kernels(texts):
+    if not _kernels(texts) and not any(path.startswith("library_") for path in texts):
         raise UserError("nothing is fused in this candidate: there is nothing to export")
     for path, text in texts.items():
         ours = path.startswith("tilewright_kernels/") or path == "original.py" or _is_fused(path)
@@ -92,7 +92,9 @@ def _kernels(texts: dict[str, str]) -> list[str]:
 def _devices(texts: dict[str, str], archs: Sequence[str]) -> list[dict[str, int | str]]:
     if _CACHE not in texts:
         if archs:
-            raise UserError(f"--arch {','.join(archs)}: the kernels are for CPUs, and are compiled for this machine's")
+            raise UserError(
+                f"--arch {','.join(archs)}: no kernel in it is for a GPU; a CPU's are compiled for this machine"
+            )
         return []
     for arch in archs:
         if arch not in CAPABILITIES:

@@ -22,12 +22,14 @@ from tilewright.edges.wheel import write_wheel
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.errors import UserError
 from tilewright.facts.gradients import Gradients
-from tilewright.facts.pattern import Choice
+from tilewright.facts.pattern import INDUCTOR, Choice
 from tilewright.facts.problem import Work
 from tilewright.facts.run import CaseFacts
+from tilewright.facts.space import point
 from tilewright.frontend.trace import trace_training
 from tilewright.fusion import match_all
 from tilewright.realise.compose import compose
+from tilewright.realise.library.table import found as libraries
 from tilewright.run.export import Exported, export
 from tilewright.run.optimize import write_candidate
 from tilewright.run.training import match_training
@@ -238,6 +240,11 @@ def test_kernels_for_a_gpu_are_loaded_without_the_dsl(tmp_path: Path) -> None:
     made = export(compose(PRODUCT, [facts], found, recipe, device=H200), tmp_path, name="gated", archs=("sm_90a",))
     alone(installed(made, tmp_path), IN_CUDA, cwd=tmp_path)
     assert len(list((made.package / "build").glob("*.so"))) == 2
+    with pytest.raises(UserError, match="is a product for sm_90a alone: optimise for sm_80 by itself"):
+        export(compose(PRODUCT, [facts], found, recipe, device=H200), tmp_path, name="gated", archs=("sm_80",))
+    rows = compose(PRODUCT, [facts], found, recipe[:1], device=H200)
+    both = export(rows, tmp_path, name="both", archs=("sm_90a", "sm_80"))
+    assert len(list((both.package / "build").glob("*.so"))) == 2, "of one kernel, for two GPUs"
 
 
 def test_what_cannot_be_exported_is_refused_in_a_sentence(tmp_path: Path) -> None:
@@ -245,7 +252,7 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(tmp_path: Path) -> Non
     for name in ("torch", "Fast", "os", "a-b"):
         with pytest.raises(UserError, match="not a name for a package of its own"):
             export(ours, tmp_path, name=name)
-    with pytest.raises(UserError, match="--arch sm_90a: the kernels are for CPUs"):
+    with pytest.raises(UserError, match="--arch sm_90a: no kernel in it is for a GPU"):
         export(ours, tmp_path, name="gated", archs=("sm_90a",))
     texts = {file.path: file.text for file in ours.files}
     texts["tilewright_kernels/cuda/common/cache.py"] = ""
@@ -302,6 +309,49 @@ def test_programs_made_of_a_package_run_in_another_process_that_imports_it(tmp_p
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     alone(installed(made, tmp_path), PROGRAMS, str(tmp_path), cwd=tmp_path)
+
+
+ATTENDS = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self, n=96):
+        super().__init__()
+        self.norm = nn.LayerNorm(n)
+
+    def forward(self, x):
+        q, k, v = self.norm(x).view(2, 12, 3, 32).transpose(1, 2).unbind(1)
+        return torch.sort(torch.softmax(q @ k.transpose(-2, -1), -1) @ v).values * 2
+
+
+def get_init_inputs():
+    return []
+"""
+OTHERS = """
+import torch, gated
+from gated import original
+reference, x = original.Model().eval(), torch.randn(2, 12, 96)
+with torch.no_grad():
+    torch.testing.assert_close(gated.load(reference)(x), reference(x), rtol=1e-5, atol=1e-5)
+(told,) = gated.fallbacks()
+assert told.startswith("torch.compile refused it") and "No working C++ compiler" in told, told
+"""
+
+
+@pytest.mark.slow
+def test_a_librarys_calls_are_taken_along_and_what_torch_compile_did_is_counted(tmp_path: Path) -> None:
+    facts = case(ATTENDS, (torch.randn(2, 12, 96),), training=False)
+    assert facts.graph is not None
+    found = match_all([facts.graph], unsupported=cpu.unsupported, space=cpu.space, tiny_bytes=0)
+    norm = next(p for m in found for p in m.patterns if p.title.startswith("layer_norm"))
+    attention = libraries(facts.graph, CPU).recipe
+    recipe = (Choice(pattern=norm.id, point=norm.space.points[0]), *attention)
+    recipe = (*recipe, Choice(pattern=INDUCTOR, point=point(mode="default")))
+    made = export(compose(ATTENDS, [facts], found, recipe, device=CPU), tmp_path / "out", name="gated")
+    assert len(attention) == 1 and (made.package / "library_0_code").is_dir()
+    assert len(made.notes) == 1 and "where no compiler is found" in made.notes[0]
+    alone(installed(made, tmp_path), OTHERS, cwd=tmp_path)
 
 
 @pytest.mark.slow

@@ -62,14 +62,13 @@ def launches(modules: Iterable[Any], devices: Sequence[Mapping[str, Any]]) -> No
     cache.LINK = link
     for module in modules:
         for facts in devices:
-            kernel = module._FUSED
-            for part in (kernel, getattr(kernel, "lead", kernel)):
-                arch = getattr(part, "arch", facts["arch"]) if not hasattr(part, "lead") else facts["arch"]
-                if arch != facts["arch"]:
-                    raise ValueError(
-                        f"{module.__name__} is a product for {arch} alone, not {facts['arch']}: optimise it there"
-                    )
-            kernel.prepare(Gpu(**facts))
+            lead = getattr(module._FUSED, "lead", module._FUSED)
+            arch = getattr(lead, "arch", facts["arch"])
+            if arch != facts["arch"]:
+                raise ValueError(
+                    f"{module.__name__} is a product for {arch} alone: optimise for {facts['arch']} by itself"
+                )
+            module._FUSED.prepare(Gpu(**facts))
 
 
 def link(launch: Any, library: Path) -> None:
