@@ -64,7 +64,8 @@ def export(candidate: Candidate, out: Path, *, name: str, version: str = "0", ar
 
 
 def _check(name: str, texts: dict[str, str]) -> None:
-    if not _NAME.fullmatch(name) or name in sys.stdlib_module_names or name in ("torch", "numpy", "tilewright"):
+    taken = {*sys.stdlib_module_names, "torch", "numpy", "tilewright", *(path.split("/")[0] for path in texts)}
+    if not _NAME.fullmatch(name) or name in taken:
         raise UserError(
             f"--name {name}: not a name for a package of its own; give small letters, digits and underscores"
         )

@@ -116,6 +116,7 @@ else:
     assert gated.fallbacks() == {}, gated.fallbacks()
     near(module(x[:, :].double().float()[:1]), reference(x[:1]))
     assert sum(gated.fallbacks().values()) == 1
+gated.load(original.Model(96, factor=4.0).train(training))  # of the other case
 try:
     gated.load(original.Model(96, factor=3.0).train(training))
 except ValueError as error:
@@ -249,7 +250,7 @@ def test_kernels_for_a_gpu_are_loaded_without_the_dsl(tmp_path: Path) -> None:
 
 def test_what_cannot_be_exported_is_refused_in_a_sentence(tmp_path: Path) -> None:
     ours = candidate(training=False)
-    for name in ("torch", "Fast", "os", "a-b"):
+    for name in ("torch", "Fast", "os", "a-b", "tilewright_kernels"):
         with pytest.raises(UserError, match="not a name for a package of its own"):
             export(ours, tmp_path, name=name)
     with pytest.raises(UserError, match="--arch sm_90a: no kernel in it is for a GPU"):

@@ -24,7 +24,7 @@ from .cuda import FUNCTION
 from .package import told
 
 # Flags of x86 processors that name instructions which a compiler may use; on others all are taken to.
-_USED = re.compile(r"(s?sse|avx|fma|f16c|bmi|abm|movbe|popcnt|aes|pclmul|vpclmul|vaes|gfni|sha|adx|amx|rdseed|xsave)")
+_USED = re.compile(r"(s?sse|avx|fma|f16c|bmi|abm|movbe|popcnt|aes|pclmul|vpclmul|vaes|gfni|sha|adx|amx)")
 # The one name of the DSL's runtime that objects need beside those of its archive: how a failed call becomes an error.
 _SHIM = r"""
 #include <stdio.h>
@@ -91,13 +91,17 @@ def link(launch: Any, library: Path) -> None:
         raise RuntimeError(f"gcc can't link {library.name}: {done.stderr[-1000:]}")
 
 
-def facts(original: Any) -> dict[str, Any]:
-    """What the module of the main case reads beside its arguments and its code."""
+def facts(original: Any) -> list[dict[str, Any]]:
+    """What the module of each case reads beside its arguments and its code; cases that are alike once."""
     from tilewright_kernels.survey import Survey  # type: ignore[import-not-found]
 
-    case: dict[str, Any] = next(iter(getattr(original, "CASES", ())), {})
-    module = original.Model(*original.get_init_inputs(**case))
-    return told(Survey(module).facts, type(module))
+    found: dict[str, dict[str, Any]] = {}
+    for case in getattr(original, "CASES", None) or ({},):
+        given = original.get_init_inputs(**case)
+        if repr(given) not in found:
+            module = original.Model(*given)
+            found[repr(given)] = told(Survey(module).facts, type(module))
+    return list(found.values())
 
 
 def main() -> None:
