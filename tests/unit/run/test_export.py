@@ -62,8 +62,11 @@ def get_inputs():
     return [torch.randn(24, 96)]
 
 
-def get_init_inputs():
-    return [96]
+def get_init_inputs(n=96):
+    return [n]
+
+
+CASES = [{}, {"n": 64}]
 """
 
 # Run where the wheel is installed: argument 1 is a folder to write in, 2 whether gradients are the candidate's.
@@ -116,13 +119,14 @@ else:
     assert gated.fallbacks() == {}, gated.fallbacks()
     near(module(x[:, :].double().float()[:1]), reference(x[:1]))
     assert sum(gated.fallbacks().values()) == 1
-gated.load(original.Model(96, factor=4.0).train(training))  # of the other case
-try:
-    gated.load(original.Model(96, factor=3.0).train(training))
-except ValueError as error:
-    assert "factor is another" in str(error), error
-else:
-    raise AssertionError("another module was taken")
+gated.load(original.Model(64).train(training))  # of the other case
+for another in (lambda: gated.load(original.Model(96, factor=3.0).train(training)), lambda: gated.Model(96, factor=3.0)):
+    try:
+        another()
+    except ValueError as error:
+        assert "factor is another" in str(error), error
+    else:
+        raise AssertionError("another module was taken")
 """
 
 

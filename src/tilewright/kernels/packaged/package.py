@@ -13,6 +13,8 @@ import importlib
 import importlib.util
 import pickle
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +29,12 @@ __all__ = ["Model", "fallbacks", "load"]  # noqa: F822  `Model` is made when it 
 
 def load(module: nn.Module) -> nn.Module:
     """A module that runs the kernels where all is as it was judged, and else the forward of `module`'s class. It shares
-    submodules, parameters and buffers with `module`. Raises ValueError where that is not the module that was optimised:
-    its tensors or what its code reads have changed."""
+    submodules, parameters and buffers with `module`. Raises ValueError, as `Model` does, where that is not the module
+    that was optimised: its tensors, or attributes that its code reads, are others."""
     model = _model(type(module))
     new: nn.Module = object.__new__(model.ModelNew)
     new.__dict__.update(module.__dict__)
-    new.__dict__[_GUARD] = guard = model.guard(new)
-    if differs := _differs(guard.expected, type(module)):
-        raise ValueError(f"{__name__} was made of another {type(module).__name__}: {differs}; optimise and export this")
+    new.__dict__[_GUARD] = model.guard(new)
     return new
 
 
@@ -62,11 +62,20 @@ def _model(base: type) -> Any:
         model = importlib.util.module_from_spec(spec)
         vars(model)["LIVE_MODEL"] = base
         spec.loader.exec_module(model)
+        model.guard = partial(_judged, model.guard, base)
         kind: Any = model.ModelNew
         kind.__name__, kind.__qualname__ = base.__name__, base.__qualname__
         kind.__reduce_ex__ = _reduce
         _made[base] = sys.modules[name] = model
     return _made[base]
+
+
+def _judged(guard: Callable[[nn.Module], Any], base: type, module: nn.Module) -> Any:
+    """A guard of the module, of which what kernels may have for constants must be as it was judged."""
+    made = guard(module)
+    if differs := _differs(made.expected, base):
+        raise ValueError(f"{__name__} was made of another {base.__name__}: {differs}; optimise and export this one")
+    return made
 
 
 def _differs(now: dict[str, Any], kind: type) -> str:
