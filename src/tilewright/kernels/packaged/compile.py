@@ -96,7 +96,8 @@ def facts(original: Any) -> list[dict[str, Any]]:
     from tilewright_kernels.survey import Survey  # type: ignore[import-not-found]
 
     found: dict[str, dict[str, Any]] = {}
-    for case in getattr(original, "CASES", None) or ({},):
+    cases: Sequence[Mapping[str, Any]] = getattr(original, "CASES", None) or ({},)
+    for case in cases:
         given = original.get_init_inputs(**case)
         if repr(given) not in found:
             module = original.Model(*given)

@@ -59,11 +59,11 @@ def _model(base: type) -> Any:
         name = f"{__name__}.model_{len(_made)}"
         spec = importlib.util.spec_from_file_location(name, _HERE / "model.py")
         assert spec is not None and spec.loader is not None
-        model = importlib.util.module_from_spec(spec)
+        model: Any = importlib.util.module_from_spec(spec)
         vars(model)["LIVE_MODEL"] = base
         spec.loader.exec_module(model)
         model.guard = partial(_judged, model.guard, base)
-        kind: Any = model.ModelNew
+        kind = model.ModelNew
         kind.__name__, kind.__qualname__ = base.__name__, base.__qualname__
         kind.__reduce_ex__ = _reduce
         _made[base] = sys.modules[name] = model
