@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,18 +18,21 @@ from ..facts.errors import HarnessError, TooBusy, UserError
 from ..facts.problem import Mode, Precision, Problem, Target
 from ..facts.run import Request
 from ..judge.build import load_candidate
-from ..report import markdown, summary
+from ..report import markdown
 from ..run.optimize import begun, judge_given, new_run, resume, sanitized_by_default
 from ..run.optimize import optimize as run
 from ..run.places import Places
 from . import config
 from .capture import is_same, write_examples, write_problem
+from .deliver import delivered
 from .examples import ExampleCall, examples_of, module_of
+from .exports import exported
 from .live import fallbacks, load, replacement
+from .printing import say as progress
 from .reading import problem_of
 from .trees import Trees, trees_of
 
-_quiet: Callable[[str], None] = lambda text: None  # noqa: E731  a name for silence
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +53,14 @@ class Optimized:
     def fallbacks(self) -> dict[str, int]:
         """How often calls of `module`, and of its copies in this process, ran the original forward, by reason."""
         return fallbacks(self.module)
+
+    def export(self, folder: str | Path, *, name: str, version: str = "0", archs: Sequence[str] = ()) -> Path:
+        """Write the package `name` and its wheel into `folder`, with all kernels compiled: for this machine's
+        processor, or for the GPUs of `archs` (none given: sm_90a). Returns the wheel. `name.load(module)` then needs
+        torch and tvm-ffi alone. Raises UserError where nothing was improved, or for what can't be exported."""
+        if self.status != "improved":
+            raise UserError(f"nothing to export: {self.status.replace('_', ' ')}, so the module is as it was")
+        return exported(self.folder, name=name, out=Path(folder), version=version, archs=archs).wheel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +86,7 @@ def optimize(
     mode: Mode | None = None,
     algebra: bool = True,
     env: Sequence[str] = (),
-    say: Callable[[str], None] = _quiet,
+    say: Say | None = None,
 ) -> Optimized:
     """Optimise a live module for calls like `module(*example_inputs, **kwargs)`: a tuple of tensors, numbers, strings,
     None, and containers of them (also of classes that torch.utils._pytree knows, which results may be, too); one tensor
@@ -83,18 +95,19 @@ def optimize(
 
     The module is judged in other processes, in the train/eval state it is in. `out` is the folder of the run (a new
     temporary one by default); where it holds a run of this module, stopped or ended, that one goes on with the settings
-    that it has, and nothing is done twice. `budget` ("90s", "5m", or a number of seconds) bounds the search. A
+    that it has, and nothing is done twice. `budget` ("90s", "5m", or a number of seconds) bounds the run. A
     candidate is timed for `timing`, or longer where noise may hide a gain, against eager, and where `compiled` against
     torch.compile too, in modes that a text names, by commas or "all" (True: the usual ones). `mode` of "training": with
     the backward pass (None: inference). Without `algebra` the amount of work stays as it is (docs/precision.md). `env`
-    names variables of the environment that the module's processes see.
+    names variables of the environment that the module's processes see. `say` is told of progress; None: it is printed
+    where stderr is a terminal. The reports, `report.md` and `report.html`, are written into the folder.
 
     Raises UserError for what the caller can mend (Lack, a kind of it: the machine lacks something), and HarnessError
     where Tilewright or the machine fails; kinds of that are TooBusy (others keep the processors) and SickDevice. The
     folder of the run is TooBusy's `folder`, and stands in a note of the others: with it for `out`, a call goes on."""
     module, examples = module_of(module), examples_of(example_inputs, kwargs)
     trees = trees_of(module, examples)
-    folder = _folder(out)
+    folder, say = _folder(out), say or progress(not sys.stderr.isatty())
     places = Places(out=folder, cache=config.cache_dir())
     budget_s = config.seconds(budget, "budget")
     timed = config.timed(timing, compiled=compiled, of="timing", modes_of="compiled")
@@ -103,19 +116,19 @@ def optimize(
         if _goes_on(places, module, examples, trees, wanted):
             finished = resume(places=places, say=say)
         else:
-            problem = wanted.problem(write_examples(module, examples, trees, folder / "problem"))
+            problem = wanted.captured(module, write_examples(module, examples, trees, folder / "problem"))
             asked = Request(
                 run=new_run(), problem=problem, strategy="catalog", budget_s=budget_s, seed=seed, algebra=algebra,
                 timing=timed, sanitize=sanitized_by_default(problem),
             )  # fmt: skip
             finished = run(asked, places=places, say=say)
-    found = summary(finished.context, finished.events, candidate_dir=str(places.candidate))
+    found = delivered(finished, folder).summary
     improved = found["status"] == "improved"
     return Optimized(
         module=replacement(module, places.candidate, trees) if improved else module,
         status=str(found["status"]),
         summary=found,
-        report=markdown(finished.context, finished.events),
+        report=markdown(finished.context, finished.events, folder=str(folder)),
         folder=folder,
     )
 
@@ -134,16 +147,17 @@ def evaluate(
     precision: Precision = "reference",
     mode: Mode | None = None,
     env: Sequence[str] = (),
-    say: Callable[[str], None] = _quiet,
+    say: Say | None = None,
 ) -> Evaluated:
     """Judge a candidate (a file or folder with `ModelNew`) against a problem file, a robust-kbench task folder (then
     also a `.cu` file), or a live module with examples, as `optimize` takes them. `mode` of None: what the problem says,
     else inference. Raises as `optimize` does; after TooBusy another call with the same `out` judges anew."""
-    folder = _folder(out)
+    folder, say = _folder(out), say or progress(not sys.stderr.isatty())
     wanted = _Wanted(target=_chosen(target), precision=precision, mode=mode, env=tuple(env))
     with _way_on(folder, "evaluate"):
         if isinstance(reference, nn.Module):
-            problem = wanted.problem(write_problem(reference, example_inputs, folder / "problem", kwargs=kwargs))
+            written = write_problem(reference, example_inputs, folder / "problem", kwargs=kwargs)
+            problem = wanted.captured(reference, written)
         else:
             problem = wanted.problem(Path(reference), warn=say)
         given = candidate if isinstance(candidate, Candidate) else load_candidate(Path(candidate), problem)
@@ -153,8 +167,8 @@ def evaluate(
         )  # fmt: skip
     return Evaluated(
         accepted=finished.stop.best is not None,
-        summary=summary(finished.context, finished.events, candidate_dir=""),
-        report=markdown(finished.context, finished.events),
+        summary=delivered(finished, folder).summary,
+        report=markdown(finished.context, finished.events, folder=str(folder)),
         folder=folder,
     )
 
@@ -176,10 +190,14 @@ class _Wanted:
     mode: Mode | None
     env: tuple[str, ...]
 
-    def problem(self, path: Path, *, warn: Callable[[str], object] = _quiet) -> Problem:
+    def problem(self, path: Path, *, warn: Callable[[str], object] = lambda text: None) -> Problem:
         return problem_of(
             path, target=self.target, precision=self.precision, mode=self.mode, env=self.env, warn=warn
         )  # fmt: skip
+
+    def captured(self, module: nn.Module, path: Path) -> Problem:
+        """The problem file of a module, under the name of its class."""
+        return replace(self.problem(path), name=type(module).__name__)
 
 
 def _goes_on(
@@ -190,8 +208,8 @@ def _goes_on(
     if there is None:
         return False
     with tempfile.TemporaryDirectory(prefix="tilewright-") as beside:
-        mine = wanted.problem(write_examples(module, examples, trees, Path(beside)))
-    alike = replace(mine, source="", path="") == replace(there, source="", path="")
+        mine = wanted.captured(module, write_examples(module, examples, trees, Path(beside)))
+    alike = replace(mine, source="", path="") == replace(there, source="", path="", name=mine.name)
     if not alike or not is_same(mine.source, there.source):
         raise UserError(
             f"{places.out}: holds a run of another module, with other inputs or another target, mode or precision; "

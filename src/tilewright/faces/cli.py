@@ -190,6 +190,25 @@ def report(
 
 
 @app.command()
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run, or of the candidate it delivered.")],
+    name: Annotated[str, typer.Option("--name", help="What the package is imported as, e.g. fast_block.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder for package and wheel; default: DIR/export.")
+    ] = None,
+    arch: Annotated[
+        str, typer.Option("--arch", metavar="ARCH[,ARCH]", help="GPUs to compile for; default: sm_90a.")
+    ] = "",
+    version: Annotated[str, typer.Option("--version", help="Of the package.")] = "0",
+    as_json: options.JsonOption = False,
+) -> None:
+    """Make a wheel of the result, with its kernels compiled, that needs neither Tilewright nor a compiler."""
+    from .exports import exported, shown
+
+    put(shown(exported(folder, name=name, out=out, version=version, archs=parts_of(arch))), as_json=as_json)
+
+
+@app.command()
 def discover(
     where: Annotated[
         str, typer.Argument(metavar="FILE|FOLDER|kernelbench:PATH/levelN", help="A problem file, or many.")

@@ -46,7 +46,9 @@ def redelivered(out: Path) -> Delivered:
 
 
 def _deliver(context: SearchContext, events: Sequence[Event], out: Path, *, candidate: Path | None) -> Delivered:
-    texts = {"report.md": markdown(context, events), "report.html": html(context, events)}
+    texts = {
+        "report.md": markdown(context, events, folder=str(out)), "report.html": html(context, events, folder=str(out)),
+    }  # fmt: skip
     for name, text in texts.items():
         (out / name).write_text(text, encoding="utf-8", errors="backslashreplace")
     at = str(candidate) if candidate else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import dis
 import enum
 import functools
 import hashlib
@@ -88,6 +89,13 @@ def _code_digest(code: types.CodeType) -> int:
 def code_names(code: types.CodeType) -> set[str]:
     inner = [code_names(c) for c in code.co_consts if isinstance(c, types.CodeType)]
     return set(code.co_names).union(*inner)
+
+
+@functools.lru_cache(maxsize=4096)
+def global_names(code: types.CodeType) -> frozenset[str]:
+    """The names that code looks up outside of itself; `code_names` has attributes, too."""
+    own = {i.argval for i in dis.get_instructions(code) if i.opname.endswith(("_GLOBAL", "_NAME"))}
+    return frozenset(own).union(*(global_names(c) for c in code.co_consts if isinstance(c, types.CodeType)))
 
 
 def functions_of(value: Any) -> Iterator[types.FunctionType]:

@@ -39,6 +39,7 @@ _GLOBAL_HOOKS = tuple(
 )
 _KNOWN = 8  # ways in which a case was called with success that are remembered: under no_grad, inference mode ...
 _CALLER = 6  # frames from `count` to who called the module: its forward, and two of torch's, lie between
+_TRACED = ("torch.nn.Module.__call__", "torch.nn.Module.__getattr__")  # torch.export replaces them while it traces
 _TOLD = 4  # arguments of a call, and cases, that a warning names
 _lock = threading.Lock()
 
@@ -97,6 +98,8 @@ class Guard:
         seen = self.seen
         if not seen.same(module.__dict__):
             found = Survey(module)
+            if torch.compiler.is_exporting():
+                found.facts.update((name, self.expected[name]) for name in _TRACED)
             why = found.refusal or difference(self.expected, found.facts)
             free = set(self.states[0]).intersection(*self.states[1:]) if not why else set()
             seen = _Seen(len(self.states), why=why)

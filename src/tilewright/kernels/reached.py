@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 from torch import Tensor, nn
 
-from .contents import EMPTY_CELL, PLAIN_VALUES, code_names, fingerprint, functions_of
+from .contents import EMPTY_CELL, PLAIN_VALUES, code_names, fingerprint, functions_of, global_names
 from .watched import Watched
 
 _NEVER_CALLED = frozenset({"__init__", "extra_repr", "reset_parameters", "__repr__", "__setstate__"})
@@ -119,7 +119,7 @@ class ReachedCode:
         self.names |= names
         read = self.others if owner is None else self._own.setdefault(owner, set())
         read |= names
-        self._space(function.__globals__, names, 0)
+        self._space(function.__globals__, global_names(function.__code__), names, 0)
         closed = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
         filled = {name: cell for name, cell in closed if cell != EMPTY_CELL and name != "__class__"}
         self._watched.attributes += [(cell, "cell_contents", cell.cell_contents) for cell in filled.values()]
@@ -127,15 +127,16 @@ class ReachedCode:
             self._watched.attributes += [(function, k, getattr(function, k)) for k in ("__code__", "__defaults__")]
             self._globals |= {(id(vars(function)), name): (vars(function), name) for name in vars(function)}
         held = {name: cell.cell_contents for name, cell in filled.items()}
-        self._space({"__name__": function.__qualname__, **held}, names | held.keys(), 0)
+        self._space({"__name__": function.__qualname__, **held}, names | held.keys(), names, 0)
 
-    def _space(self, space: dict[str, Any], names: set[str], depth: int) -> None:
-        """Note what of a file's names is mentioned, and, where that is a module (`torch.nn.functional`), of its."""
-        for name in sorted(names & space.keys()):
+    def _space(self, space: dict[str, Any], mentioned: Set[str], names: set[str], depth: int) -> None:
+        """Note what of a file's names is mentioned, and, where that is a module (`torch.nn.functional`), which of
+        `names` are its."""
+        for name in sorted(mentioned & space.keys()):
             value = space[name]
             if isinstance(value, types.ModuleType):
                 if depth < _FILES:
-                    self._space(vars(value), names, depth + 1)
+                    self._space(vars(value), names, names, depth + 1)
             elif callable(value) or not (depth and is_torch(space.get("__name__"))):
                 self._globals[id(space), name] = space, name
                 self.read_functions(value)

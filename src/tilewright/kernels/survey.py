@@ -244,7 +244,8 @@ def _classes(modules: list[nn.Module]) -> list[type]:
 
 
 def _kind(tensor: Tensor) -> str:
-    return "a tensor" if type(tensor) in PLAIN else type(tensor).__qualname__
+    plain = type(tensor) in PLAIN or torch.compiler.is_exporting()  # which puts fake tensors in their place
+    return "a tensor" if plain else type(tensor).__qualname__
 
 
 def _joined(path: str, name: str) -> str:

@@ -11,20 +11,41 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from ..facts.move import Event
 from ..facts.run import SearchContext
 from . import chart, drawing, plot
+from .attribution import NOT_MEASURED
 from .curves import curve
 from .story import story
 
+_USE = """\
+import tilewright
+Model = tilewright.load({folder!r})  # your Model's subclass: same constructor, same state_dict
 
-def markdown(context: SearchContext, events: Sequence[Event]) -> str:
-    """The report in Markdown; everything that came from outside is escaped."""
-    return environment().get_template("report.md.jinja").render(story=story(context, events))
+# or as a package that needs neither Tilewright nor a compiler:
+#   tilewright export {folder} --name fast_{name}
+import fast_{name}
+module = fast_{name}.load(module)"""
 
 
-def html(context: SearchContext, events: Sequence[Event]) -> str:
-    """The report as a self-contained HTML document, readable in light and dark; everything from outside is escaped."""
+def markdown(context: SearchContext, events: Sequence[Event], *, folder: str = "DIR") -> str:
+    """The report in Markdown; everything that came from outside is escaped. `folder`: of the run."""
+    use = _use(context, folder)
+    return environment().get_template("report.md.jinja").render(story=story(context, events), use=use)
+
+
+def html(context: SearchContext, events: Sequence[Event], *, folder: str = "DIR") -> str:
+    """The report as a self-contained HTML document, readable in light and dark, and on a phone; everything from outside
+    is escaped."""
     template = environment().get_template("report.html.jinja")
     search = plot.run_plot(curve(context, events))
-    return template.render(story=story(context, events), search=search, geometry=chart, boxes=drawing, plot=plot)
+    return template.render(
+        story=story(context, events), search=search, geometry=chart, boxes=drawing, plot=plot,
+        use=_use(context, folder), unmeasured=NOT_MEASURED,
+    )  # fmt: skip
+
+
+def _use(context: SearchContext, folder: str) -> str:
+    """How the result is used, as code."""
+    name = re.sub(r"\W+", "_", context.problem.name.lower(), flags=re.ASCII).strip("_") or "module"
+    return _USE.format(folder=folder, name=name)
 
 
 @cache

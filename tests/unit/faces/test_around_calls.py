@@ -211,7 +211,7 @@ WAYS = [
     Way(name="make_fx", call=quietly(lambda m: make_fx(m)(x, ids)(2 * x, ids)), reason="dispatch mode"),
     Way(name="jit.trace", call=quietly(lambda m: torch.jit.trace(m, (x, ids), check_trace=False)(2 * x, ids)),
         reason="jit.trace", seen=False),
-    Way(name="export", call=quietly(exported), reason="dispatch mode", seen=False),
+    Way(name="export", call=quietly(exported), reason=""),
     Way(name="compiled", call=quietly(compiled), reason=""),
     Way(name="compiled, with gradients on", call=compiled, reason="a gradient", seen=False),
     Way(name="compiled under autocast",

@@ -289,3 +289,12 @@ def test_an_object_that_a_class_holds_is_watched_and_compared() -> None:
         assert difference(before.facts, Survey(_Scaled()).facts) == "_Scaled.scale has changed"
     finally:
         _Scaled.scale.by = 2.0
+
+
+def test_a_global_of_the_name_of_an_attribute_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here `scale` is an attribute that forward reads, and a network elsewhere in the file that it does not."""
+    monkeypatch.setitem(globals(), "scale", ten())
+    before = Survey(_Scaled())
+    scale[0] = nn.Identity()  # type: ignore[name-defined]  # noqa: F821
+    assert difference(before.facts, Survey(_Scaled()).facts) == ""
+    assert not any(name == "scale" and space is globals() for space, name, _ in before.watched.same.values())

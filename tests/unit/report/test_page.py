@@ -10,8 +10,10 @@ import pytest
 
 from fakes.runs import FUSED, IMPROVED, NOTHING, REFUSAL, REFUSED, SLOWER, context, events, timed
 from tilewright.facts.move import Event, Stop, Try
+from tilewright.facts.outcome import Station
 from tilewright.facts.run import Matched
 from tilewright.report import html, markdown
+from tilewright.report.attribution import NOT_MEASURED
 from tilewright.report.page import _md
 
 RUNS = {"improved": IMPROVED, "slower": SLOWER, "refused": REFUSED, "nothing": NOTHING, "unfinished": IMPROVED[:2]}
@@ -70,6 +72,26 @@ def test_the_improved_run_is_told_in_both() -> None:
         assert fact in text, fact
     assert "Eager against itself, in the same rounds: 1.000 [0.996, 1.004]" in page
     assert "Before: 6 operators" in page and "After: 3 operators" in page
+
+
+def test_the_page_is_for_phones_and_says_how_the_result_is_used() -> None:
+    page = html(context(), IMPROVED, folder="runs/toy-1")
+    assert 'name="viewport"' in page
+    assert "tilewright.load(&#39;runs/toy-1&#39;)" in page and "tilewright export runs/toy-1 --name fast_" in page
+    assert "tilewright.load('runs/toy-1')" in markdown(context(), IMPROVED, folder="runs/toy-1")
+    assert "How to use this" not in html(context(), REFUSED)
+    times = page[page.index("<h2>Times") :]
+    assert times.index("times as fast") < times.index("median"), "what matters most is seen without scrolling"
+    tables = page.count("<table>")
+    assert tables == page.count('<div class="scroll"><table>') > 3
+    seen = replace(timed(), stations=(Station(name="check", seconds=2.0),))
+    told = html(context(), (IMPROVED[0], replace(IMPROVED[1], outcome=seen), *IMPROVED[2:]))
+    assert "<details><summary>What judging took</summary>" in told
+
+
+def test_a_column_of_what_was_not_measured_is_left_out() -> None:
+    page = html(context(), IMPROVED)
+    assert NOT_MEASURED not in page and "What each is worth" in page
 
 
 def test_a_refusal_shows_stage_reason_and_excerpt() -> None:
