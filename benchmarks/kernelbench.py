@@ -38,7 +38,7 @@ GROUPS = {  # level, numbers of tasks
     "level2": ("level2", "9,12,14,18,22,28-30,33,37,39-41,45,51,53,55,56,59,62-64,66,68,70,75,76,80,81,84,86,88,94,95,"
                          "97-99"),
 }  # fmt: skip
-JUDGED = ("--target", "cuda", "--budget", "1s", "--timing", "2s", "--no-compile", "--without", "tuning", "--jobs", "5")
+JUDGED = ("--target", "cuda", "--budget", "60s", "--timing", "2s", "--no-compile", "--without", "tuning", "--jobs", "5")
 TUNED = ("--target", "cuda", "--budget", "15s", "--timing", "2s", "--jobs", "3")
 LEAVING_S = 5.0  # a command that was told to stop writes down what it has
 _MORE = {"float32": 0, "float16": 10000, "bfloat16": 20000}

@@ -105,9 +105,9 @@ def optimize(
     Raises UserError for what the caller can mend (Lack, a kind of it: the machine lacks something), and HarnessError
     where Tilewright or the machine fails; kinds of that are TooBusy (others keep the processors) and SickDevice. The
     folder of the run is TooBusy's `folder`, and stands in a note of the others: with it for `out`, a call goes on."""
+    say = say or progress(not sys.stderr.isatty())
     module, examples = module_of(module), examples_of(example_inputs, kwargs)
-    trees = trees_of(module, examples)
-    folder, say = _folder(out), say or progress(not sys.stderr.isatty())
+    trees, folder = trees_of(module, examples), _folder(out)
     places = Places(out=folder, cache=config.cache_dir())
     budget_s = config.seconds(budget, "budget")
     timed = config.timed(timing, compiled=compiled, of="timing", modes_of="compiled")

@@ -65,7 +65,7 @@ def compose(
     points = {choice.pattern: choice.point for choice in recipe if choice.written is None}
     chosen = [known[name] for name in points]
     made = list(map(partial(_made, target=target, chosen=set(points)), matched))
-    codes, used = _cases(cases, matched, made, set(points), written, target, make, whole=bool(mode))
+    codes, used = _cases(cases, matched, made, set(points), written, target, make, mode=mode)
     segments = [code for found in made for code in found if code.segment.id in used]
     used.update(name for code in segments for name in code.used)
     chosen = [p for p in chosen if p.id in used]
@@ -106,10 +106,11 @@ def _made(found: Matched, *, target: Target, chosen: set[str]) -> list[SegmentCo
 
 def _cases(
     cases: Sequence[CaseFacts], matched: Sequence[Matched], made: Sequence[Sequence[SegmentCode]], chosen: set[str],
-    written: Sequence[Choice], target: Target, make: Realisers, *, whole: bool,
+    written: Sequence[Choice], target: Target, make: Realisers, *, mode: str,
 ) -> tuple[list[_Case], set[str]]:  # fmt: skip
-    """The cases in order, equal ones once, and the ids of the patterns and segments that they call. `whole`: they have
-    a body where they call none, too."""
+    """The cases in order, equal ones once, and the ids of the patterns and segments that they call. With a `mode` of
+    torch.compile they have a body where they call none, too; without one what depends on no input is made at the first
+    call alone."""
     found_cases: list[_Case] = []
     used: set[str] = set()
     for facts, found, codes in zip(cases, matched, made, strict=True):
@@ -118,12 +119,14 @@ def _cases(
         graph = around(facts.graph, [code.segment for code in codes])
         patterns = () if facts.graph.wanted else [p for p in found.patterns if p.id in chosen]
         there = placed(graph, written) if found.case == 0 else ()
-        code = case_code(graph, patterns, target=target, any_rows=make.any_rows, placed=there, once=True)
+        code = case_code(graph, patterns, target=target, any_rows=make.any_rows, placed=there,
+            once=mode in ("", CUDA_GRAPH),
+        )  # fmt: skip
         conditions = (*_TRAINING[facts.graph.training], *code.conditions)
         if any((c.conditions, c.keywords) == (conditions, code.keywords) for c in found_cases):
             continue
         used.update(code.used)
-        body = code.body if code.used or whole else ()
+        body = code.body if code.used or mode else ()
         if body and code.lasting:
             body = (f"{', '.join(code.lasting)}, = _once_{len(found_cases)}()", *body)
         found_cases.append(_Case(

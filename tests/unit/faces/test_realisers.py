@@ -92,7 +92,7 @@ def test_skeletons_and_torch_compile_share_a_module_of_which_each_is_good_at_a_p
         if isinstance(e.move, Try) and e.move.what == without_inductor(done.stop.best) and isinstance(e.outcome, Timed)
     ]
     eager = timed(done).ratio("eager")
-    assert alone and alone[0] is not None and eager is not None and eager.low > alone[0].high
+    assert alone and alone[0] is not None and eager is not None and eager.mid > alone[0].high
 
 
 def test_catalog_has_attention_by_the_library(tmp_path: Path) -> None:

@@ -306,6 +306,7 @@ torch._inductor.aoti_compile_and_package(ours, package_path=sys.argv[1] + "/comp
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_programs_made_of_a_package_run_in_another_process_that_imports_it(tmp_path: Path) -> None:
     made = export(candidate(training=False), tmp_path / "out", name="gated")
@@ -344,6 +345,7 @@ assert told.startswith("torch.compile refused it") and "No working C++ compiler"
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_librarys_calls_are_taken_along_and_what_torch_compile_did_is_counted(tmp_path: Path) -> None:
     facts = case(ATTENDS, (torch.randn(2, 12, 96),), training=False)

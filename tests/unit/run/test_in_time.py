@@ -23,7 +23,7 @@ from tilewright.run import in_time, optimize
 from tilewright.run.in_time import OutOfTime, best_of, ended_in_time
 from tilewright.run.places import Places
 
-GIVEN = context(pattern("fused_0", points=3), pattern("fused_1", points=3))
+GIVEN = context(*(pattern(f"fused_{n}", points=3) for n in range(3)))
 
 
 class Bench:
@@ -116,8 +116,8 @@ def test_the_candidate_lies_there_while_the_run_goes_on(tmp_path: Path, monkeypa
         return measured(move)
 
     found = run(tmp_path, monkeypatch, later)
-    assert seen == [True, True] and not found.cut_short
-    assert [type(e.move) for e in found.events[:4]] == [Try, Tune, Tune, Try]
+    assert seen == [True] * 3 and not found.cut_short
+    assert [type(e.move) for e in found.events[:5]] == [Try, Tune, Tune, Tune, Try]
 
 
 @pytest.mark.parametrize("accepted", [True, False])

@@ -15,6 +15,7 @@ from .tuning import Steps, Tuning
 
 MANY = 6  # patterns: of more, halves are left out before each by itself
 EXACTER = ("split", "bf16x6")  # the knob's value that is right where the others are not accurate enough
+_FEW = 2  # to be tuned, on a CPU, before a first judgement
 
 
 class Composing(Tuning):
@@ -25,8 +26,11 @@ class Composing(Tuning):
 
     def early(self) -> Steps[tuple[Recipe, Timed] | None]:
         """Moves: `Try` of all patterns at the points that are remembered, or the likeliest, so that a result is there
-        before anything is tuned; None where the judge refuses it, and where a context does not count its time."""
-        if not (self.context.opened_s and self.patterns):
+        before anything is tuned; None where the judge refuses it, where a context does not count its time, and where
+        little is to be tuned: on a CPU, where that takes less than a judgement does, _FEW patterns or none."""
+        remembered = {c.pattern for c in self.context.remembered}
+        unknown = sum(len(p.space.points) > 1 and p.id not in remembered for p in self.main)
+        if not self.context.opened_s or unknown <= (_FEW if self.context.problem.target == "cpu" else 0):
             return None
         points = yield from self.tuned(0.0)
         self.all = tuple(Choice(pattern=p.id, point=points[p.id]) for p in self.patterns)

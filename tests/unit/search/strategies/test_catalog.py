@@ -330,8 +330,8 @@ def not_again(move: Move) -> Outcome:
 
 
 def counted(given: SearchContext, opened_s: float = 5.0) -> SearchContext:
-    """A context that counts its time."""
-    return replace(given, opened_s=opened_s)
+    """A context that counts its time, on a GPU."""
+    return replace(given, opened_s=opened_s, problem=replace(given.problem, target="cuda"))
 
 
 def test_what_is_not_tuned_is_judged_first_where_the_time_counts() -> None:
@@ -350,6 +350,16 @@ def test_what_is_not_tuned_is_judged_first_where_the_time_counts() -> None:
     found[3] = timed(1.2)  # in the module it is slower than it was among points
     stop, _ = played(given, judge)
     assert stop.best == (Choice(pattern="fused_0", point=point(unroll=1)),)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "begins"), [(1, [Tune, Try]), (2, [Tune, Tune, Try]), (3, [Try, Tune, Tune, Tune])]
+)
+def test_on_a_cpu_few_patterns_are_tuned_before_they_are_judged(patterns: int, begins: list[type]) -> None:
+    given = replace(context(*(pattern(f"fused_{n}", points=3) for n in range(patterns))), opened_s=5.0)
+    assert given.problem.target == "cpu"
+    _, moves = played(given, lambda m: tuned(m, 3) if isinstance(m, Tune) else timed(2.0))
+    assert [type(m) for m in moves][: len(begins)] == begins
 
 
 def test_nothing_is_begun_that_leaves_no_time_for_a_judgement() -> None:
