@@ -49,7 +49,7 @@ def ran(folder: Path, body: str, parameters: str, shape: tuple[int, ...], *, com
     (folder / "block.py").write_text(text)
     problem = read_problem(folder / "block.py", target="cpu")
     timing = Timing(budget_s=1.0, compiled=compiled)
-    asked = Request(run="r", problem=problem, strategy="catalog", budget_s=300.0, seed=0, timing=timing)
+    asked = Request(run="r", problem=problem, strategy="catalog", budget_s=900.0, seed=0, timing=timing)
     return optimize(asked, places=Places(out=folder / "run", cache=folder / "cache"), say=print)
 
 
@@ -71,6 +71,7 @@ def test_what_only_torch_compile_makes_faster_is_torch_compiles_own(tmp_path: Pa
     assert shown["others"][0]["title"] == "the module as it is, by torch.compile" and shown["fallbacks"] == []
 
 
+@pytest.mark.thorough
 def test_skeletons_and_torch_compile_share_a_module_of_which_each_is_good_at_a_part(tmp_path: Path) -> None:
     """A loop over time is one kernel of ours, and would be unrolled by torch.compile; the signs are Inductor's."""
     loop = """
@@ -92,7 +93,7 @@ def test_skeletons_and_torch_compile_share_a_module_of_which_each_is_good_at_a_p
         if isinstance(e.move, Try) and e.move.what == without_inductor(done.stop.best) and isinstance(e.outcome, Timed)
     ]
     eager = timed(done).ratio("eager")
-    assert alone and alone[0] is not None and eager is not None and eager.mid > alone[0].high
+    assert alone and alone[0] is not None and eager is not None and eager.low > alone[0].high
 
 
 def test_catalog_has_attention_by_the_library(tmp_path: Path) -> None:
