@@ -6,36 +6,20 @@ import copy
 import dataclasses
 import pickle
 import warnings
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
 from fakes import net
+from fakes.transformer import Output
 from tilewright.faces.capture import write_examples
 from tilewright.faces.examples import examples_of, module_of
 from tilewright.faces.live import fallbacks
 from tilewright.faces.trees import trees_of
 from tilewright.facts.errors import UserError
-
-
-class Output(OrderedDict):  # type: ignore[type-arg]
-    """Like those of transformers: a dict whose entries are attributes, too."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-
-pytree.register_pytree_node(
-    Output, lambda o: (list(o.values()), list(o)), lambda values, names: Output(zip(names, values, strict=True))
-)
 
 
 @dataclasses.dataclass
