@@ -14,24 +14,25 @@ from tilewright.kernels.cuda.gemm.host.plan import DEPTH, SHARED_BYTES, Point, c
 from tilewright.kernels.cuda.gemm.mainloop import k_range as reaching
 from tilewright.kernels.cuda.gemm.mainloop import stream_k as streaming
 from tilewright.kernels.cuda.gemm.mainloop import tile_order as banded
+from tilewright.kernels.cuda.gemm.mainloop import wgmma
 from tilewright.kernels.cuda.gemm.mainloop.stream_k import StreamK
 from tilewright.kernels.cuda.gemm.mainloop.wgmma import WgmmaProduct
 
 
 def test_stages_fill_shared_memory_and_no_more():
-    for scheme in ("plain", "shared", "fp16x3"):
+    for scheme in ("plain", "fp16x3"):
         for tile_m, tile_n in ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128)):
             point = Point(tile_m=tile_m, tile_n=tile_n, scheme=scheme)
             used = point.depth_stages * point.stage_bytes * point.resident
             assert used < SHARED_BYTES and point.depth_stages >= 2
             assert point.depth_stages == 8 or used + (point.stage_bytes + 4096) * point.resident > SHARED_BYTES
-    assert Point(tile_m=256, tile_n=128, scheme="shared").stage_bytes == 96 * 1024
+    assert Point(tile_m=256, tile_n=128, scheme="fp16x3").stage_bytes == 96 * 1024
     assert Point(tile_m=128, tile_n=128, scheme="bf16x6", bulk=True).depth_stages == 2
 
 
 def test_registers_of_all_warpgroups_fit_the_file():
     for tile_m, tile_n in ((64, 64), (64, 128), (128, 128), (128, 256), (256, 128)):
-        point = Point(tile_m=tile_m, tile_n=tile_n, scheme="shared")
+        point = Point(tile_m=tile_m, tile_n=tile_n, scheme="fp16x3")
         loading, multiplying = point.registers
         assert 128 * (loading + multiplying * point.groups) * point.resident <= 65536
         sums = tile_m * tile_n // (128 * point.groups) + 64 * point.atom_n // 128
@@ -79,12 +80,11 @@ def test_short_sums_and_few_results_are_promoted_more_often():
         assert point.settled(k=k, results=results).interval == interval
     assert Point(interval=64, scheme="fp16x3", tile_n=128).settled(k=32, results=1).interval == 64
     assert Point().settled(k=32, results=1).interval == DEPTH, "what is not split has nothing to promote"
-    for scheme in ("shared", "fp16x3"):
-        for interval in (64, 32, 16):
-            chains = chains_of(Point(scheme=scheme, tile_n=128, interval=interval))
-            taken = [(pair, block) for c in chains for pair in c.products for block in c.blocks]
-            assert sorted(taken) == [(pair, b) for pair in ((0, 0), (0, 1), (1, 0)) for b in range(4)]
-            assert len(chains) == 64 // interval + (scheme == "fp16x3")
+    for interval in (64, 32, 16):
+        chains = chains_of(Point(scheme="fp16x3", tile_n=128, interval=interval))
+        taken = [(pair, block) for c in chains for pair in c.products for block in c.blocks]
+        assert sorted(taken) == [(pair, b) for pair in ((0, 0), (0, 1), (1, 0)) for b in range(4)]
+        assert len(chains) == 64 // interval + 1
     chains = chains_of(Point(scheme="bf16x6", tile_n=128, interval=32))
     six = [(0, 2), (1, 1), (2, 0), (0, 1), (1, 0), (0, 0)]
     assert [(list(c.products), c.shift, list(c.blocks)) for c in chains] == [(six, 0, [0, 1]), (six, 0, [2, 3])]
@@ -207,10 +207,11 @@ def test_clusters_are_as_many_as_are_resident_or_needed():
     assert make_grid(Point(cluster_m=1), 300, 300, 64, processors=132).clusters == 6
 
 
-def test_every_tile_of_every_layer_has_its_turn_once_and_neighbours_share_columns():
+def test_every_tile_of_every_layer_has_its_turn_once_and_neighbours_share_columns(monkeypatch):
     for band in (1, 4, 8, 16):
+        monkeypatch.setattr(wgmma, "BAND", band)
         for rows, columns, layers in ((1, 1, 1), (5, 3, 2), (16, 16, 1), (17, 9, 3), (8, 1, 4)):
-            product = SimpleNamespace(point=Point(band=band), band=None, reach=None)
+            product = SimpleNamespace(point=Point(), band=None, reach=None)
             turns = range(rows * columns * layers)
             seen = [tuple(int(v) for v in WgmmaProduct._place(product, work, rows, columns)) for work in turns]
             assert sorted(seen) == [(r, c, y) for r in range(rows) for c in range(columns) for y in range(layers)]
@@ -284,9 +285,10 @@ def test_a_tile_takes_the_steps_in_which_both_factors_have_elements(zeros):
 
 @pytest.mark.usefixtures("reach_on_the_host")
 @pytest.mark.parametrize("zeros", ZEROS, ids=str)
-def test_every_tile_has_its_turn_once_where_lengths_differ(zeros):
+def test_every_tile_has_its_turn_once_where_lengths_differ(zeros, monkeypatch):
     for band, stride in ((8, 5), (4, 132), (1, 7)):
-        point = Point(tile_m=64, tile_n=64, cluster_m=1, band=band)
+        monkeypatch.setattr(wgmma, "BAND", band)
+        point = Point(tile_m=64, tile_n=64, cluster_m=1)
         reach = reaching.KRange(point, zeros)
         product = SimpleNamespace(point=point, band=None, reach=reach)
         for rows, columns, layers in ((1, 1, 1), (5, 3, 2), (16, 16, 1), (17, 9, 3)):

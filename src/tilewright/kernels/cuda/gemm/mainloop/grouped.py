@@ -30,7 +30,7 @@ from .wgmma import TURN, WgmmaProduct
 def takes(point: Point) -> bool:
     """Whether this kernel has such a Point: plain, whole sums, every tile written by the threads that made it."""
     apart = point.split_k > 1 or point.small_m or point.streamed or point.bulk or point.staged or point.stream_k
-    return point.scheme == "plain" and not point.promote and not apart
+    return point.scheme == "plain" and not apart
 
 
 class GroupedMainloop(WgmmaProduct):

@@ -37,7 +37,7 @@ from ...common.control import when
 from ...common.math import both, either
 from ..epilogue.epilogue import EpilogueStore, power_of_two
 from ..fp32.pair import QUAD, Scale, SeenMagnitudes, exponent_of, extremes, highest, split_quad, split_soon, unsafe
-from ..host.plan import ATOM, DEPTH, RESIDUAL_SHIFT, Chain, Point
+from ..host.plan import ATOM, DEPTH, Chain, Point
 from .k_range import NO_ZEROS, Zeros
 from .two_level import promote, scale_back
 from .wgmma import TURN, WgmmaProduct
@@ -57,7 +57,6 @@ class Streamed(WgmmaProduct):
     def __init__(self, point: Point, finish: EpilogueStore, zeros: Zeros = NO_ZEROS) -> None:
         super().__init__(point, finish, zeros)
         self.scales = 1
-        self.shift = RESIDUAL_SHIFT if point.scheme == "fp16x3" else 0
         self.stages_a = point.depth_stages + 1
 
     def __call__(
@@ -229,7 +228,7 @@ class Streamed(WgmmaProduct):
         highs = []
         for r in range(2):
             for slab, quad in enumerate(self._quads(s_a, own_rows[r], stage)):
-                planes = split_soon(quad, of_rows[1][r], self.shift)
+                planes = split_soon(quad, of_rows[1][r])
                 highs += planes[0]
                 self._keep(words, planes, slab, r)
         vanishing, beyond = unsafe(*extremes(highs))
@@ -266,7 +265,7 @@ class Streamed(WgmmaProduct):
             when(both(bits != Int32(0), of_rows[0][r] > exponent_of(bits)), partial(lower, of_rows, r, bits))
             scales = [Scale(of_rows[0][r])] * QUAD
             for slab in range(SLABS):
-                self._keep(words, split_quad(quads[slab], scales, seen.odd[0], self.shift), slab, r)
+                self._keep(words, split_quad(quads[slab], scales, seen.odd[0]), slab, r)
         cute.arch.sync_warp()
 
     def _quads(self, s_a: Any, row: Any, stage: Any) -> list[Any]:

@@ -9,12 +9,12 @@
         columns of wgmma    0 .. N_t / 2 - 1    N_t / 2 .. N_t - 1
         of                  B                   the second B, the same columns
 
-    work = tile of C x split of K x batch, in bands of `band` cluster tiles along M: neighbours in time share operands
+    work = tile of C x split of K x batch, in bands of BAND cluster tiles along M: neighbours in time share operands
 
     warp 0 of warpgroup 0   for each step of K: wait for an empty stage; TMA of A's and B's planes into it
     warpgroups 1 ..         for each step: wait for a full stage;
                             for each part (64 x atom_n of C): a chain of wgmma into `wave`, then `sum[part] += wave`
-                            plain products without promotion: one chain over all of K into `sum`
+                            plain products: one chain over all of K into `sum`
 
     Which chains an fp32 product has: `chains_of` in plan.py, small terms first.
 
@@ -47,7 +47,7 @@ from ..epilogue.epilogue import EpilogueStore
 from ..epilogue.smem_tile import Staging
 from ..epilogue.tile_end import TileEnd
 from ..epilogue.tma_store import copies
-from ..host.plan import Chain, Point, chains_of
+from ..host.plan import BAND, Chain, Point, chains_of
 from .k_range import NO_ZEROS, KRange, Zeros
 from .tile_order import Band, in_bands
 from .two_level import promote, scale_back
@@ -207,7 +207,7 @@ class WgmmaProduct(TileEnd):
         reach = self.reach
         if reach is not None and reach.by_columns:
             rows, columns = columns, rows
-        row, column = in_bands(rest, rows, columns, self.point.band)
+        row, column = in_bands(rest, rows, columns, BAND)
         if reach is None:
             return row, column, layer
         row = rows - 1 - row if reach.backwards else row
