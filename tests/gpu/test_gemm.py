@@ -10,7 +10,8 @@ import torch
 
 from fakes.gemm_model import EIGHTHS, EIGHTHS_OF_ONE_SIGN, UNPROMOTED
 from tilewright.kernels.cuda.common import math as m
-from tilewright.kernels.cuda.gemm.epilogue.epilogue import ALL, EpilogueStore
+from tilewright.kernels.cuda.gemm.epilogue.epilogue import EpilogueStore
+from tilewright.kernels.cuda.gemm.epilogue.expression import ALL
 from tilewright.kernels.cuda.gemm.host import launch
 from tilewright.kernels.cuda.gemm.host.compiling import compile_ampere
 from tilewright.kernels.cuda.gemm.host.launch import Epilogue, Gemm

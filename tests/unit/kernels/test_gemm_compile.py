@@ -479,13 +479,13 @@ def test_a_long_chunk_across_k_stays_in_more_registers(tmp_path):
     split = Split(SplitPlan.for_chunk(major="r", wide=True, chunk=8192))
     launch = compile_split(split, options=f"--keep-cubin --dump-dir={tmp_path}")
     (kernel,) = taken(launch.artifacts.CUBIN)
-    assert split.per == 16 and kernel.local_bytes == 0 and kernel.registers <= 128
+    assert split.plan.per == 16 and kernel.local_bytes == 0 and kernel.registers <= 128
 
 
 @pytest.mark.parametrize("major", ["k", "r"])
 def test_a_chunk_stays_in_the_registers_of_as_few_threads_as_hold_it(major):
     for chunk in (1, 31, 64, 65, 256, 1000, 1024, 2949, 4096, 4097, 8192, 32768, 32769, 10**6):
-        split = Split(SplitPlan.for_chunk(major=major, wide=True, chunk=chunk))
+        split = SplitPlan.for_chunk(major=major, wide=True, chunk=chunk)
         across = split.threads // 8 * split.cluster  # of K in one quad of each thread
         reach = split.per * (4 * split.group if major == "k" else across)
         assert split.held == (chunk <= (32768 if major == "k" else 8192))
@@ -498,7 +498,7 @@ def test_a_chunk_stays_in_the_registers_of_as_few_threads_as_hold_it(major):
 
 def test_a_chunk_across_k_is_held_by_a_cluster():
     found = {k: (s.cluster, s.per) for k in (100, 512, 1024, 4096, 4100, 8192, 8193)
-             for s in [Split(SplitPlan.for_chunk(major="r", wide=True, chunk=k))]}  # fmt: skip
+             for s in [SplitPlan.for_chunk(major="r", wide=True, chunk=k)]}  # fmt: skip
     assert found == {100: (1, 2), 512: (1, 8), 1024: (2, 8), 4096: (8, 8), 4100: (8, 9), 8192: (8, 16), 8193: (1, 4)}
 
 

@@ -8,7 +8,8 @@ import numpy
 import pytest
 import torch
 
-from tilewright.kernels.cuda.gemm.epilogue.epilogue import ALL, EpilogueStore
+from tilewright.kernels.cuda.gemm.epilogue.epilogue import EpilogueStore
+from tilewright.kernels.cuda.gemm.epilogue.expression import ALL
 from tilewright.kernels.cuda.gemm.host.launch import Epilogue, Gemm
 from tilewright.kernels.cuda.gemm.host.plan import DEPTH, SHARED_BYTES, Point, chains_of, make_grid
 from tilewright.kernels.cuda.gemm.mainloop import k_range as reaching

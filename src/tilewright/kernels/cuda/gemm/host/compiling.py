@@ -10,7 +10,8 @@ from cutlass import Int32, cute
 
 from ...common.math import ELEMENT_TYPES
 from ...common.views import ITEM_BYTES
-from ..epilogue.epilogue import WIDE, Combine, EpilogueStore
+from ..epilogue.epilogue import Combine, EpilogueStore
+from ..epilogue.expression import WIDE
 from ..fp32.split import Split
 from ..mainloop.ampere import Ampere
 from ..mainloop.grouped import GroupedMainloop

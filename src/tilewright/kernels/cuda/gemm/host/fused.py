@@ -26,7 +26,7 @@ from ...common.views import ITEM_BYTES
 from ...rows.plan import Gpu
 from ..epilogue.batch_map import Layers, Parts, part_of
 from ..epilogue.column_groups import ColumnGroups
-from ..epilogue.epilogue import ALL, Diagonals
+from ..epilogue.expression import ALL, Diagonals
 from ..epilogue.row_blocks import WIDTH
 from ..fp32.bounds import intervals
 from ..mainloop import ampere

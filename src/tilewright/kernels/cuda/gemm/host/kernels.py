@@ -15,7 +15,8 @@ from ...common import cache
 from ...common.spec import Function
 from ..epilogue.batch_map import Layers, Parts
 from ..epilogue.column_groups import ColumnGroupEpilogue, ColumnGroups
-from ..epilogue.epilogue import ALL, Diagonals, EpilogueStore
+from ..epilogue.epilogue import EpilogueStore
+from ..epilogue.expression import ALL, Diagonals
 from ..epilogue.row_blocks import WIDTH, RowBlockEpilogue, states
 from ..fp32.split import Split, SplitPlan
 from ..mainloop.k_range import NO_ZEROS, Zeros

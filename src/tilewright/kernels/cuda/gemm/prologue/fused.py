@@ -25,7 +25,7 @@ from ...common import math as m
 from ...common.spec import ArraySpec, Function, Sweep, reads
 from ...rows.combine import WARP, Board, Held, combine_rows
 from ...rows.reducers import Reducer
-from ..epilogue.epilogue import WIDE
+from ..epilogue.expression import WIDE
 from ..fp32.pair import QUAD
 from ..fp32.split import MOST_GROUP, PER, Chunk, Split, SplitPlan
 from ..host.recorded import is_aligned
