@@ -16,7 +16,7 @@ from cutlass import Boolean, Float32, Uint8, cute
 
 from ...common import math as m
 from ...common.spec import Function, reads
-from .batch_map import BatchMap, Layers, Parts
+from .batch_map import BatchMap
 
 WIDE = 16  # bytes at multiples of which rows of an operand start whose pairs of neighbours are read at once
 PRODUCTS = ("product", "product_1")  # as an expression names them; the second is there of a dual one
@@ -57,10 +57,10 @@ class Expression(BatchMap):
     def __init__(
         self, dtype: str, *, function: Function | None = None, names: Sequence[str] = (), vector: int,
         batched: bool = False, swap_ab: bool = False, diagonals: Diagonals = ALL, further: Sequence[str] = (),
-        parts: Sequence[Parts] = (), layers: Layers = (None, None),
+        **maps: Any,
     ) -> None:  # fmt: skip
         self.dtype = dtype
-        super().__init__(names, parts, layers, swap_ab=swap_ab)
+        super().__init__(names, swap_ab=swap_ab, **maps)
         self.further = tuple(Further(dtype=d, vector=min(vector, MOST_TOGETHER.get(d, 8))) for d in further)
         self.function = function
         self.names = tuple(names)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..prologue.fused import Factor
 from .factors import CROSSED_ROWS, NAMES
-from .kernels import Variant
+from .kernels import KernelVariant
 from .launch import Gemm, processors_of
 from .layouts import along_k, major_of
 from .plan import Grid
@@ -41,7 +41,7 @@ class DualGemm(Gemm):
         first, second = (rights[0], x) if self.swap_ab else (x, rights[0])
         results = self.allocate(a, 1, m, n)
         seen = [self.as_kernels(o) for o in self.epilogue.seen(others, (1, m, n))]
-        launch = self.kernels.product(Variant(
+        launch = self.kernels.product(KernelVariant(
             point=self.point.settled(k=k, results=m * n), element=NAMES[x.dtype],
             majors=(major_of(first), major_of(second)), vector=self.vector(n), operands=self.epilogue.reads(seen),
         ))  # fmt: skip

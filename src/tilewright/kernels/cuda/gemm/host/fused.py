@@ -36,7 +36,7 @@ from ..prologue.fused import PrologueFactor, PrologueSpec
 from .compiling import Launch
 from .dual import DualGemm
 from .grouped import GroupedProduct
-from .kernels import Epilogue, KernelStore, Variant, is_without_tma
+from .kernels import Epilogue, KernelStore, KernelVariant, is_without_tma
 from .launch import Gemm
 from .layouts import major_of
 from .mixed_input import MixedInput, merged
@@ -289,7 +289,7 @@ class FusedProduct:
         last, majors = grid.splits == 1, self._majors()
         whole = [_flat(_whole(o)) if self.spec.groups else _whole(o) for o in self.spec.operands]
         seen = [self.gemm.as_kernels(o) for o in self.epilogue.seen(whole, (batch, m, n))]
-        variant = Variant(
+        variant = KernelVariant(
             point=point, element=point.halves if point.scales else self.spec.left.dtype,
             majors=majors[::-1] if swap_ab else majors, last=last, vector=self.gemm.vector(n),
             operands=self.epilogue.reads(seen) if last else (),

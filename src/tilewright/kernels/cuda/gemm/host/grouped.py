@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .compiling import Launch, compile_grouped
 from .factors import NAMES
-from .kernels import GemmKernels, Variant
+from .kernels import GemmKernels, KernelVariant
 from .launch import Gemm, processors_of
 from .layouts import major_of
 from .plan import Grid, Point
@@ -29,7 +29,7 @@ class GroupedKernels(GemmKernels):
 
     kind: ClassVar[str] = "grouped"
 
-    def compile(self, variant: Variant, options: str = "") -> Launch:
+    def compile(self, variant: KernelVariant, options: str = "") -> Launch:
         return compile_grouped(
             variant.point, element=variant.element, majors=variant.majors, **self._rest(variant, options)
         )  # fmt: skip
@@ -53,7 +53,7 @@ class GroupedProduct(Gemm):
         grid = self.grid(len(ends), m, n, k, processors=processors_of(a))
         x, y = self.factors.loadable(a[None].permute(1, 2, 0)), self.factors.loadable(b.permute(2, 1, 0))
         results, seen = self.allocate(a, 1, m, n), self.epilogue.seen(others, (1, m, n))
-        launch = self.kernels.product(Variant(
+        launch = self.kernels.product(KernelVariant(
             point=self.point, element=NAMES[a.dtype], majors=(major_of(x), major_of(y)), vector=self.vector(n),
             operands=self.epilogue.reads(seen),
         ))  # fmt: skip

@@ -88,7 +88,7 @@ class Epilogue:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
+class KernelVariant:
     """The product's kernel that a call needs, of a settled `point`. `element` and `majors`: of what it reads; `last`:
     no sum of splits follows; `vector`: an EpilogueStore's; `operands`: the epilogue's."""
 
@@ -159,22 +159,22 @@ class GemmKernels:
 
     # ---- the product
 
-    def product(self, variant: Variant) -> Launch:
+    def product(self, variant: KernelVariant) -> Launch:
         """The compiled product. Splits of K need no kernels of their own."""
         return self.store.obtain(self._facts(variant), self.epilogue, lambda: self.compile(variant))
 
-    def kept_product(self, variant: Variant) -> bytes | None:
+    def kept_product(self, variant: KernelVariant) -> bytes | None:
         """The object in which the same is kept, where it is."""
         return self.store.kept(self._facts(variant))
 
-    def _facts(self, variant: Variant) -> tuple[Any, ...]:
+    def _facts(self, variant: KernelVariant) -> tuple[Any, ...]:
         found, groups = self.finish(last=variant.last, vector=variant.vector), self.epilogue.groups
         point = variant.point if variant.point.small_m else replace(variant.point, split_k=1)
         return (self.kind, self.arch, replace(variant, point=point), found.dtype, found.names,
                 found.vector, found.diagonals, found.swap_ab, found.reductions, groups and groups.size,
                 self.zeros, found.further, found.layers, *found.parts.items())  # fmt: skip
 
-    def compile(self, variant: Variant, options: str = "") -> Launch:
+    def compile(self, variant: KernelVariant, options: str = "") -> Launch:
         """The product, compiled now."""
         rest: dict[str, Any] = self._rest(variant, options)
         if is_without_tma(self.arch):
@@ -185,7 +185,7 @@ class GemmKernels:
             variant.point, element=variant.element, majors=variant.majors, zeros=self.zeros, **rest
         )  # fmt: skip
 
-    def _rest(self, variant: Variant, options: str) -> dict[str, Any]:
+    def _rest(self, variant: KernelVariant, options: str) -> dict[str, Any]:
         """What every kernel of a product is compiled with."""
         finish = self.finish(last=variant.last, vector=variant.vector)
         return {"finish": finish, "operands": variant.operands, "arch": self.arch, "options": options}

@@ -23,7 +23,7 @@ from ....ops import DTYPES
 from ..mainloop.streamed import SLAB
 from ..prologue.fused import Factor, PrologueFactor
 from .factors import NAMES, FactorLoader
-from .kernels import Epilogue, GemmKernels, Variant
+from .kernels import Epilogue, GemmKernels, KernelVariant
 from .layouts import major_of, vector_of
 from .plan import Grid, Point, make_grid
 from .recorded import RecordedLaunch, Results, device_of, run_on
@@ -94,7 +94,7 @@ class Gemm:
         if not last:
             target = torch.empty((batch * grid.splits, rows, columns), device=a.device)
         read = [self.as_kernels(o) for o in seen] if last else []
-        launch = self.kernels.product(Variant(
+        launch = self.kernels.product(KernelVariant(
             point=self.point.settled(k=k, results=batch * rows * columns), element=NAMES[y.dtype],
             majors=(major_of(x), major_of(y)), last=last, vector=self.vector(columns),
             operands=self.epilogue.reads(read) if last else (),

@@ -12,7 +12,7 @@ from ..mainloop.mixed_input import LINE, matrix_of
 from ..prologue.fused import Factor, PrologueFactor, PrologueSpec
 from .compiling import Launch, compile_mixed_input
 from .factors import FactorLoader
-from .kernels import GemmKernels, Variant
+from .kernels import GemmKernels, KernelVariant
 from .launch import Gemm
 from .layouts import along_k, lines, tidied
 from .plan import Grid
@@ -25,7 +25,7 @@ class MixedInputKernels(GemmKernels):
     prologue_spec: PrologueSpec
     kind: ClassVar[str] = "mixed_input"
 
-    def compile(self, variant: Variant, options: str = "") -> Launch:
+    def compile(self, variant: KernelVariant, options: str = "") -> Launch:
         return compile_mixed_input(
             variant.point, self.prologue_spec, element=variant.element, major=variant.majors[1],
             **self._rest(variant, options),

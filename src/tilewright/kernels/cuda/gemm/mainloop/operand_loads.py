@@ -1,5 +1,5 @@
-"""A and B on their way to wgmma: TMA's copies, the stages in shared memory that they fill, and the fragments read of
-them."""
+"""How a product's clusters are launched, and how A and B come to wgmma: TMA's copies, the stages in shared memory that
+they fill, and the fragments that are read of them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,28 @@ from ..epilogue.tile_end import TileEnd
 class OperandLoads(TileEnd):
     """Of a product, which says of what type its operands are, and where B's contiguous mode is."""
 
+    early: bool  # whether it is launched while the kernel before it runs
     element: Any
     major_b: Any
+
+    def _launch(self, kernel: Any, clusters: Any, stream: Any) -> None:
+        p = self.point
+        kernel.launch(
+            grid=[clusters * p.cluster, 1, 1],
+            block=[p.threads, 1, 1],
+            cluster=[p.cluster, 1, 1],
+            min_blocks_per_mp=p.resident,
+            preferred_smem_carveout=100,
+            use_pdl=self.early,
+            stream=stream,
+        )
+
+    def _start(self) -> None:
+        """Before memory is touched, an `early` launch waits until the one before has ended, and lets the next be
+        launched as early (programmatic dependent launch, CUDA Programming Guide)."""
+        if self.early:
+            cute.arch.griddepcontrol_wait()
+            cute.arch.griddepcontrol_launch_dependents()
 
     def _in_cluster(self) -> tuple[Any, Any, Any]:
         """Where a CTA stands in its cluster, and who gets what it loads of A, and of B."""
@@ -73,15 +93,18 @@ class OperandLoads(TileEnd):
         ]
         return sides[0][0], [(tma, tiles) for (tma, _), (_, tiles) in zip(given, sides, strict=False)]
 
-    def _stages(self, shared: Any, *, readers: int, cluster: tuple[int, int], **more: Any) -> Any:
-        """The pipeline of loads; `readers`: warps, of all CTAs, that free a stage."""
-        p = self.point
+    def _stages(
+        self, shared: Any, *, readers: int, cluster: tuple[int, int], count: int = 0, size: int = 0, **more: Any
+    ) -> Any:
+        """The pipeline of loads, `count` stages of `size` bytes, the Point's if not said; `readers`: warps, of all
+        CTAs, that free a stage."""
+        count = count or self.point.depth_stages
         return pipeline.PipelineTmaAsync.create(
-            barrier_storage=shared.allocate_array(cutlass.Int64, p.depth_stages * 2),
-            num_stages=p.depth_stages,
+            barrier_storage=shared.allocate_array(cutlass.Int64, count * 2),
+            num_stages=count,
             producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
             consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, readers),
-            tx_count=p.stage_bytes,
+            tx_count=size or self.point.stage_bytes,
             cta_layout_vmnk=cute.make_layout((1, *cluster, 1)),
             defer_sync=True,
             **more,

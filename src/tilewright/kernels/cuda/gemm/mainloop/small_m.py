@@ -231,14 +231,9 @@ class SmallM(WgmmaProduct):
         column = rest - row * columns  # neighbours in time read the same of A
         steps = cute.ceil_div(k, p.depth)
         if self.reach is not None:
-            return row, column, layer, *self._share(rank, steps, row, column)
+            first, last = self.reach.steps(Int32(0), steps, row, column)
+            share = cute.ceil_div(last - first, p.cluster)
+            begin = first + rank * share
+            return row, column, layer, begin, cutlass.min(begin + share, last)
         begin = rank * (chunk // p.depth)
         return row, column, layer, begin, cutlass.min(begin + chunk // p.depth, steps)
-
-    def _share(self, rank: Any, steps: Any, row: Any, column: Any) -> tuple[Any, Any]:
-        """A CTA's of the steps that its tile needs."""
-        assert self.reach is not None
-        first, last = self.reach.steps(Int32(0), steps, row, column)
-        share = cute.ceil_div(last - first, self.point.cluster)
-        begin = first + rank * share
-        return begin, cutlass.min(begin + share, last)

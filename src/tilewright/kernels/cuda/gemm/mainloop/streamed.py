@@ -176,9 +176,11 @@ class Streamed(SplitInRegisters):
         at, _, mask_b = self._in_cluster()
 
         shared = SmemAllocator()
-        stages_a = self._pipeline(shared, self.stages_a, p.tile_m * DEPTH * 4, p.groups * 4, 1)
-        stages_b = self._pipeline(
-            shared, p.depth_stages, p.tile_n * DEPTH * 2 * p.planes, p.cluster_m * p.groups * 4, p.cluster_m
+        stages_a = self._stages(
+            shared, readers=p.groups * 4, cluster=(1, 1), count=self.stages_a, size=p.tile_m * DEPTH * 4
+        )  # fmt: skip
+        stages_b = self._stages(
+            shared, readers=p.cluster_m * p.groups * 4, cluster=(p.cluster_m, 1), size=p.tile_n * DEPTH * 2 * p.planes
         )  # fmt: skip
         s_a = shared.allocate_tensor(Float32, smem_a, byte_alignment=1024)
         s_b = shared.allocate_tensor(self.element, smem_b.outer, byte_alignment=1024, swizzle=smem_b.inner)
@@ -278,23 +280,11 @@ class Streamed(SplitInRegisters):
                     stages_b.consumer_release(reading_b)
                     reading_b.advance()
                 at_m = (row * p.cluster_m + at[0]) * p.tile_m
-                bases = of_rows[0]
                 self.finish.store(
-                    total, places[(None, 0, 0)], c, more[self.scales :], ([bases[0], bases[1]], more[0]),
+                    total, places[(None, 0, 0)], c, more[self.scales :], ([of_rows[0][0], of_rows[0][1]], more[0]),
                     at=TileAt((at_m, column * p.tile_n, layer), (m, n)),
                 )  # fmt: skip
                 work += stride
-
-    def _pipeline(self, shared: Any, count: int, size: int, readers: int, together: int) -> Any:
-        return pipeline.PipelineTmaAsync.create(
-            barrier_storage=shared.allocate_array(cutlass.Int64, count * 2),
-            num_stages=count,
-            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-            consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, readers),
-            tx_count=size,
-            cta_layout_vmnk=cute.make_layout((1, together, 1, 1)),
-            defer_sync=True,
-        )
 
     def _start_sum(
         self, mma: Any, waves: list[Any], total: Any, halves_of_a: list[Any], r_b: Any, stage: Any,

@@ -30,8 +30,6 @@ last, and take no steps. Of a factor with zeros but for some diagonals (`zeros`)
 
 from __future__ import annotations
 
-import itertools
-from dataclasses import replace
 from typing import Any
 
 import cutlass
@@ -47,16 +45,16 @@ from ..epilogue.epilogue import EpilogueStore
 from ..epilogue.expression import TileAt
 from ..epilogue.smem_tile import Staging
 from ..epilogue.tma_store import copies
-from ..host.plan import Chain, Point, chains_of
+from ..host.plan import Point, chains_of
 from .k_range import NO_ZEROS, KRange, Zeros
 from .operand_loads import OperandLoads
 from .tile_order import Band, TileSchedule
-from .two_level import promote, scale_back
+from .two_level import Chains
 
 TURN = 3  # named barrier of the first warpgroup's turn; the next one is of the second's. An TmaStore has 1 and 2
 
 
-class WgmmaProduct(TileSchedule, OperandLoads):
+class WgmmaProduct(TileSchedule, Chains, OperandLoads):
     """A Point for operands of given types and majors, ready to be traced inside a `@cute.jit` entry point. `zeros`: as
     a KRange has them."""
 
@@ -110,25 +108,6 @@ class WgmmaProduct(TileSchedule, OperandLoads):
             [tma_c, to_c, smem_c, tma_x, from_x], splits, chunk,
         )  # fmt: skip
         self._launch(kernel, clusters, stream)
-
-    def _launch(self, kernel: Any, clusters: Any, stream: Any) -> None:
-        p = self.point
-        kernel.launch(
-            grid=[clusters * p.cluster, 1, 1],
-            block=[p.threads, 1, 1],
-            cluster=[p.cluster, 1, 1],
-            min_blocks_per_mp=p.resident,
-            preferred_smem_carveout=100,
-            use_pdl=self.early,
-            stream=stream,
-        )
-
-    def _start(self) -> None:
-        """Before memory is touched, an `early` launch waits until the one before has ended, and lets the next be
-        launched as early (programmatic dependent launch, CUDA Programming Guide)."""
-        if self.early:
-            cute.arch.griddepcontrol_wait()
-            cute.arch.griddepcontrol_launch_dependents()
 
     @cute.kernel
     def _kernel(
@@ -270,45 +249,3 @@ class WgmmaProduct(TileSchedule, OperandLoads):
                 )  # fmt: skip
                 phase = 1 - phase
             self._close()
-
-    def _feed(self, mma: Any, wave: Any, sums: list[Any], r_a: Any, r_b: Any, stage: Any, onto: Any) -> None:
-        """wgmma of one stage for all parts; of plain ones a block of K for all parts before the next."""
-        if self.point.two_levels:
-            for part, total in enumerate(sums):
-                self._step(mma, wave, total, r_a, r_b, part, stage)
-            return
-        warpgroup.fence()
-        for block, (part, total) in itertools.product(self.chains[0].blocks, enumerate(sums)):
-            chain = replace(self.chains[0], blocks=range(block, block + 1))
-            self._chain(mma, total, r_a, r_b, chain, part, stage, onto=onto if block == 0 and self.foresees else True)
-
-    def _step(self, mma: Any, wave: Any, total: Any, r_a: Any, r_b: Any, part: int, stage: Any) -> None:
-        """The chains of one part over one stage, promoted."""
-        onto = False
-        for chain in self.chains:
-            warpgroup.fence()
-            self._chain(mma, wave, r_a, r_b, chain, part, stage, onto=onto)
-            warpgroup.commit_group()
-            warpgroup.wait_group(0)
-            onto = bool(chain.shift)
-            if onto:
-                scale_back(wave, chain.shift)
-            else:
-                promote(total, wave)
-
-    def _chain(
-        self, mma: Any, total: Any, r_a: Any, r_b: Any, chain: Chain, part: int, stage: Any, *, onto: Any
-    ) -> None:  # fmt: skip
-        """The wgmma of one part over one stage, added `onto` what `total` held or not."""
-        p = self.point
-        parts_m = cute.size(r_a, mode=[1])
-        atom = cute.make_mma_atom(mma.op)
-        atom.set(warpgroup.Field.ACCUMULATE, onto)
-        for plane_a, plane_b in chain.products:
-            slot_a, slot_b = stage * p.planes + plane_a, stage * p.planes + plane_b
-            for block in chain.blocks:
-                cute.mma_atom_call(
-                    atom, total[(None, 0, 0)], r_a[(None, part % parts_m, block, slot_a)],
-                    r_b[(None, part // parts_m, block, slot_b)], total[(None, 0, 0)],
-                )  # fmt: skip
-                atom.set(warpgroup.Field.ACCUMULATE, True)
