@@ -69,7 +69,7 @@ class Conditions:
     several. `modes`: whether code asks if gradients are on. `refusal`: why no fused call may stand for this module, ""
     where one may.
 
-    The root's own dictionary never takes_prologue: it holds whoever holds the survey. `ROOT` stands for it."""
+    The root's own dictionary is never among them: it holds whoever holds the survey. `ROOT` stands for it."""
 
     ROOT: Mapping[str, Any] = types.MappingProxyType({})
 

@@ -229,7 +229,7 @@ def test_what_lies_across_is_read_in_tiles_of_whole_vectors(folder):
     """16 bytes an access on both sides; and a row operand that lies across is no reason for tiles."""
     for dtype, dense in (("f32", 4), ("bf16", 8), ("u8", 8), ("i64", 2)):
         _, kernel = compile_for_hopper(kp.laid_out((1024, 768), (1, 0), dtype=dtype), folder, {"unroll": 4})
-        assert kernel.plan.tile.swap_ab[0].dense == kernel.plan.space.vector == dense
+        assert kernel.plan.tile.transposed[0].dense == kernel.plan.space.vector == dense
         assert kernel.plan.tile.rows * kernel.plan.tile.width == kernel.plan.threads * 4 * dense
     _, kernel = compile_for_hopper(kp.laid_out((1024, 768), (1, 0)), folder, {"tile": "none"})
     assert kernel.plan.tile is None

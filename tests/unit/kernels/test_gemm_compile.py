@@ -454,7 +454,7 @@ def test_what_is_rounded_is_one_product_of_scaled_halves(tmp_path):
     (kernel,) = taken(launch.artifacts.CUBIN)
     stores = len(re.findall(r"st\.global", launch.artifacts.PTX))
     assert kernel.local_bytes <= 16, "as that of pairs"
-    assert stores == split.per + 4, "its half of each quad, and the exponents of four rows"
+    assert stores == split.plan.per + 4, "its half of each quad, and the exponents of four rows"
     with pytest.raises(ValueError, match="tf32"):
         Point(tile_m=128, tile_n=128, scheme="tf32", pingpong=True)
 

@@ -189,7 +189,7 @@ class Point(Tiling):
         if not self.small_m and self.tile_n < 64:
             raise ValueError(f"tiles of {self.tile_n} columns are small_m ones'")
         if self.scheme == "tf32" and (self.small_m or self.staged or self.pingpong):
-            raise ValueError("what is rounded is multiplied by warpgroups together, in tiles of 64, 128 or 256 columns")
+            raise ValueError("tf32 is multiplied by warpgroups together, in tiles of 64, 128 or 256 columns")
         if self.small_m and (self.two_levels or self.bulk or self.cluster_m * self.cluster_n > 1):
             raise ValueError("a small-M product is plain, and its clusters are its splits of K")
         if self.small_m and (self.split_k > MOST_TOGETHER or self.tile_m > 128 or self.tile_n > 64):
