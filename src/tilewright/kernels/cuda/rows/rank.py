@@ -37,6 +37,11 @@ class Lists:
         return cute.make_tensor(base + start, cute.make_layout((self.cells,)))
 
 
+def _place_of(cta: Cta, block: Block, cells: list[tuple[int, int]], i: int) -> Any:
+    """The position of the element in the i-th of these cells, (step, lane)."""
+    return cta._position(POSITION, block, *cells[i])
+
+
 class RankCta(Cta):
     """Sweeps as ever; then the launch after them ranks, and one more, where rows are split, merges."""
 
@@ -92,7 +97,7 @@ class RankCta(Cta):
                 masks = [(block.valid[u], j) for u, j in cells]
                 valid = None if masks[0][0] is None else [mask[j] for mask, j in masks if mask is not None]
                 values = [self.order.prepare(results[u][j][0]) for u, j in cells]
-                found.offer(values, valid, lambda i, cells=cells: self._position(POSITION, block, *cells[i]))
+                found.offer(values, valid, partial(_place_of, self, block, cells))
 
         self._walk(len(self.spec.sweeps), body)
         found.finish()

@@ -85,6 +85,8 @@ def _both(one: Any, other: Any) -> Any:
 class SlideReads(Cta):
     """What a thread reads of the tensor: vectors of its columns' rows, of all planes of a window."""
 
+    wanted: list[str]  # views whose values results need
+
     def _place(self) -> None:
         found = slid(self.spec)
         assert found is not None and self.plan.slide is not None

@@ -39,6 +39,10 @@ PIECES = 4  # of a row, at most: each is merged as soon as it has come
 class PassingRows(Cta):
     """Which rows pass through a group, and how they come: what the next row has by itself, and vectors of a ring."""
 
+    lasting: dict[str, list[Any]]  # of what is the same for all rows
+    coming: dict[str, Any]  # of the next row
+    first_step: int
+
     def _place(self) -> None:
         super()._place()
         plan = self.plan

@@ -38,9 +38,9 @@ class TeamCta(TeamBlocks):
         self.turns = (Int32(self.space.groups + plan.teams - 1) - self.team) // plan.teams
         self.mine = [Held(reducer, 1) for reducer in self.kernel.reducers[0]]  # of the turn that is merged
         loop(Int32(0), Int32(plan.slots), lambda number: self._request(Int32(0), number))
-        self.lasting: dict[str, list[list[Any]]] = {}  # of what stays in registers: fragments, [block][step]
-        self.asked: dict[str, list[Any]] = {}  # of the block that is written next
-        self.own = {name: self._registers(name) for name in self.resident.names if plan.own}  # of the turn in hand
+        self.lasting = {}
+        self.asked = {}
+        self.own = {name: self._registers(name) for name in self.resident.names if plan.own}
         if plan.kept:
             self._keep()
         self._begin(0, plan.held)

@@ -27,6 +27,12 @@ def transposed(lo: Any, hi: Any, body: Callable[[Any], None], *, back: bool) -> 
 class TeamRing(Cta):
     """Where the blocks of a chunk are: in the ring, in registers, or in memory."""
 
+    team: Any
+    turns: Any
+    lasting: dict[str, list[list[Any]]]  # of what stays in registers: fragments, [block][step]
+    asked: dict[str, list[Any]]  # of the block that is written next
+    own: dict[str, list[list[Any]]]  # of the turn in hand
+
     def _row_storage(self, allocator: Any, thread: Any) -> Ring:
         names = resident_operands(self.spec, self.space)
         return Ring(
