@@ -57,7 +57,7 @@ class ClassName(str):
         return str, (str(self),)
 
 
-class Survey:
+class Conditions:
     """`facts`: everything by value, under the name that a reason gives it; picklable.
 
     What must be as it is now, to be asked at each call: `same`, the value under a key of a mapping; `sizes`, mappings
@@ -69,14 +69,13 @@ class Survey:
     several. `modes`: whether code asks if gradients are on. `refusal`: why no fused call may stand for this module, ""
     where one may.
 
-    The root's own dictionary never takes_prologue: it holds whoever holds the survey. `ROOT` stands for it."""
+    The root's own dictionary is never among them: it holds whoever holds the survey. `ROOT` stands for it."""
 
     ROOT: Mapping[str, Any] = types.MappingProxyType({})
 
-    def __init__(self, root: nn.Module) -> None:
+    def __init__(self) -> None:
         self.tensors: dict[str, tuple[Any, str]] = {}
         self.facts: Facts = {}
-        self._code: Facts = {}
         self.same: dict[tuple[int, Any], tuple[Any, Any, Any]] = {}
         self.sizes: list[tuple[Any, int]] = []
         self.empty: list[tuple[Any, str]] = []
@@ -89,10 +88,40 @@ class Survey:
         self.settled: dict[int, dict[Any, Any]] = {}
         self.refusal = ""
         self.shared: set[str] = set()
-        self._root = root
-        self._tree = {id(module) for module in root.modules()}
-        self._first: dict[int, str] = {}  # of each module and tensor, where it was met first
-        self._kept: list[Any] = []  # what the identities above belong to
+        self._spaces: dict[type, Any] = {}
+
+    def _watch(self, mapping: Any, key: Any, value: Any, *, owner: Any = None) -> None:
+        if isinstance(mapping, types.MappingProxyType) and owner is not None:
+            mapping = self._space_of(owner)
+        self.same[id(mapping), key] = mapping, key, value
+
+    def _space_of(self, owner: type) -> Any:
+        """What a class holds; each look at it makes a new proxy."""
+        if owner not in self._spaces:
+            self._spaces[owner] = _behind(vars(owner))
+            self._settle(self._spaces[owner])
+        return self._spaces[owner]
+
+    def _settle(self, mapping: Any) -> None:
+        if type(mapping) is dict:
+            self.settled[id(mapping)] = mapping
+
+    def checks(self, free: Collection[str]) -> list[tuple[Any, Any, Any]]:
+        """What must be the same; `free`: paths of tensors that may be replaced by their like."""
+        places = (self.tensors[path] for path in free if path in self.tensors and path not in self.shared)
+        without = {(id(mapping), key) for mapping, key in places}
+        return [triple for place, triple in self.same.items() if place not in without]
+
+
+class CodeSurvey(Conditions):
+    """All code that a call may reach, and what it reads of classes and of its files."""
+
+    _value: Any  # of a Survey
+    _kept: list[Any]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._code: Facts = {}
         self._names: set[str] = set()  # that reached code mentions
         self._others: set[str] = set()  # those of code that is not torch's: it may read any module
         self._own: dict[type, set[str]] = {}  # and of torch's classes, which read themselves
@@ -100,17 +129,6 @@ class Survey:
         self._waiting: list[tuple[type, str, Any]] = []  # members of classes that no code has named yet
         self._met: set[type] = set()
         self._functions_read: set[int] = set()
-        self._spaces: dict[type, Any] = {}
-        self._read_code(list(root.modules()))
-        self._open = bool(self._others & _OPEN)
-        self._read_globals()
-        self.facts["the default dtype"] = torch.get_default_dtype()
-        self._walk(root, "")
-        self._read_globals()
-        self.facts |= self._code  # behind the module's own: reasons name the first that differs
-        self.modes = bool(self._others & _MODES)
-
-    # ---- code
 
     def _read_code(self, modules: list[nn.Module]) -> None:
         """All functions that a call may reach, by the names that code mentions: of classes, and of their files."""
@@ -203,7 +221,24 @@ class Survey:
         if where not in self._code:
             self._code[where] = self._value(value, where, 1)
 
-    # ---- modules
+
+class Survey(CodeSurvey):
+    """The module, its values, and the code that they reach."""
+
+    def __init__(self, root: nn.Module) -> None:
+        super().__init__()
+        self._root = root
+        self._tree = {id(module) for module in root.modules()}
+        self._first: dict[int, str] = {}  # of each module and tensor, where it was met first
+        self._kept: list[Any] = []  # what the identities above belong to
+        self._read_code(list(root.modules()))
+        self._open = bool(self._others & _OPEN)
+        self._read_globals()
+        self.facts["the default dtype"] = torch.get_default_dtype()
+        self._walk(root, "")
+        self._read_globals()
+        self.facts |= self._code  # behind the module's own: reasons name the first that differs
+        self.modes = bool(self._others & _MODES)
 
     def _walk(self, module: nn.Module, path: str) -> None:
         if path and id(module) in self._first:
@@ -279,8 +314,6 @@ class Survey:
         self.facts[path] = f"the same as {first}" if first != path else _kind(tensor)
         if first != path:
             self.shared |= {path, first}
-
-    # ---- values
 
     def _value(self, value: Any, path: str, depth: int) -> Any:
         """What the value is, to compare; what of it may change in place is watched."""
@@ -358,28 +391,6 @@ class Survey:
         if isinstance(value, CHANGING):
             self.contents.append((value, found))
         return kind, found
-
-    def _watch(self, mapping: Any, key: Any, value: Any, *, owner: Any = None) -> None:
-        if isinstance(mapping, types.MappingProxyType) and owner is not None:
-            mapping = self._space_of(owner)
-        self.same[id(mapping), key] = mapping, key, value
-
-    def _space_of(self, owner: type) -> Any:
-        """What a class holds; each look at it makes a new proxy."""
-        if owner not in self._spaces:
-            self._spaces[owner] = _behind(vars(owner))
-            self._settle(self._spaces[owner])
-        return self._spaces[owner]
-
-    def _settle(self, mapping: Any) -> None:
-        if type(mapping) is dict:
-            self.settled[id(mapping)] = mapping
-
-    def checks(self, free: Collection[str]) -> list[tuple[Any, Any, Any]]:
-        """What must be the same; `free`: paths of tensors that may be replaced by their like."""
-        places = (self.tensors[path] for path in free if path in self.tensors and path not in self.shared)
-        without = {(id(mapping), key) for mapping, key in places}
-        return [triple for place, triple in self.same.items() if place not in without]
 
 
 def difference(before: Facts, now: Facts) -> str:

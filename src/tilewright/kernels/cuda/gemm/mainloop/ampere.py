@@ -21,6 +21,7 @@ from cutlass.memory import SmemAllocator
 
 from ...common.control import when
 from ..epilogue.epilogue import EpilogueStore
+from ..epilogue.expression import TileAt
 from ..host.plan import Point
 
 DEPTH = 32  # of K a stage
@@ -109,7 +110,7 @@ class Ampere:
         for part in cutlass.range_constexpr(self.parts):
             places = _Places(row + 16 * part + lane // 4, column + lane % 4 * 2)
             self.finish.store(
-                sums[part], places, c, operands, (), corner=(top, left, layer), sizes=(m, n), block=p.block
+                sums[part], places, c, operands, (), at=TileAt((top, left, layer), (m, n)), block=p.block
             )  # fmt: skip
 
     def _fill(self, sides: tuple[tuple[Any, ...], ...], step: Any, k: Any) -> None:

@@ -23,6 +23,7 @@ from cutlass.cute.nvgpu import cpasync, warpgroup
 from cutlass.memory import SmemAllocator
 from cutlass.pipeline import pipeline_init_arrive, pipeline_init_wait
 
+from ..epilogue.expression import TileAt
 from ..host.plan import Point
 from .wgmma import TURN, WgmmaProduct
 
@@ -30,7 +31,7 @@ from .wgmma import TURN, WgmmaProduct
 def takes(point: Point) -> bool:
     """Whether this kernel has such a Point: plain, whole sums, every tile written by the threads that made it."""
     apart = point.split_k > 1 or point.small_m or point.streamed or point.bulk or point.staged or point.stream_k
-    return point.scheme == "plain" and not point.promote and not apart
+    return point.scheme == "plain" and not apart
 
 
 class GroupedMainloop(WgmmaProduct):
@@ -43,12 +44,12 @@ class GroupedMainloop(WgmmaProduct):
 
     @cute.kernel
     def _kernel(
-        self, tma_a: cute.CopyAtom, from_a: cute.Tensor, tma_b: cute.CopyAtom, from_b: cute.Tensor,
-        tma_g: cute.CopyAtom, from_g: cute.Tensor, c: cute.Tensor, more: list, mma: cute.TiledMma,
-        smem_a: cute.ComposedLayout, smem_b: cute.ComposedLayout, tma_c: cute.CopyAtom, to_c: cute.Tensor,
-        smem_c: cute.ComposedLayout, tma_x: cute.CopyAtom, from_x: cute.Tensor, splits: Int32, chunk: Int32,
+        self, loads: list, c: cute.Tensor, more: list, mma: cute.TiledMma, layouts: list, out: list, splits: Int32,
+        chunk: Int32,
     ) -> None:  # fmt: skip
         p = self.point
+        tma_a, from_a, tma_b, from_b = loads[:4]
+        smem_a, smem_b = layouts
         ends, operands = more[0], more[1:]
         thread, _, _ = cute.arch.thread_idx()
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
@@ -153,7 +154,7 @@ class GroupedMainloop(WgmmaProduct):
                     for part in cutlass.range_constexpr(parts_m * parts_n):
                         self.finish.store(
                             sums[part], places[(None, part % parts_m, part // parts_m)], c, operands, (),
-                            corner=(top, left, 0), sizes=(end, n), block=p.block,
+                            at=TileAt((top, left, 0), (end, n)), block=p.block,
                         )  # fmt: skip
                     work += stride * p.turns
                     if cutlass.const_expr(p.pingpong):
