@@ -20,7 +20,6 @@ from typing import Any
 import cutlass
 from cutlass import Float32, Int32, cute, pipeline
 from cutlass.cute.nvgpu import cpasync, warpgroup
-from cutlass.memory import SmemAllocator
 from cutlass.pipeline import pipeline_init_arrive, pipeline_init_wait
 
 from ..epilogue.expression import TileAt
@@ -49,7 +48,6 @@ class GroupedMainloop(WgmmaProduct):
     ) -> None:  # fmt: skip
         p = self.point
         tma_a, from_a, tma_b, from_b = loads[:4]
-        smem_a, smem_b = layouts
         ends, operands = more[0], more[1:]
         thread, _, _ = cute.arch.thread_idx()
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
@@ -58,11 +56,7 @@ class GroupedMainloop(WgmmaProduct):
             cpasync.prefetch_descriptor(tma_b)
         at, mask_a, mask_b = self._in_cluster()
 
-        shared = SmemAllocator()
-        readers = (p.cluster_m + p.cluster_n - 1) * p.groups * 4
-        stages = self._stages(shared, readers=readers, cluster=(p.cluster_m, p.cluster_n))
-        s_a = shared.allocate_tensor(self.element, smem_a.outer, byte_alignment=1024, swizzle=smem_a.inner)
-        s_b = shared.allocate_tensor(self.element, smem_b.outer, byte_alignment=1024, swizzle=smem_b.inner)
+        _, stages, s_a, s_b = self._stage_memory(layouts)
         pipeline_init_arrive(cluster_shape_mn=(p.cluster_m, p.cluster_n), is_relaxed=True)
         to_b, g_b = self._sides(tma_b, from_b, s_b, (p.tile_n, p.depth), at=at[0], together=p.cluster_m)
 

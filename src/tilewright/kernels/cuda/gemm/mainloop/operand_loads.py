@@ -8,6 +8,7 @@ from typing import Any
 import cutlass
 from cutlass import cute, pipeline
 from cutlass.cute.nvgpu import cpasync
+from cutlass.memory import SmemAllocator
 from cutlass.utils import hopper_helpers
 
 from ..epilogue.tile_end import TileEnd
@@ -92,6 +93,19 @@ class OperandLoads(TileEnd):
             for tma, tensor in given[: p.tile_n // p.columns]
         ]
         return sides[0][0], [(tma, tiles) for (tma, _), (_, tiles) in zip(given, sides, strict=False)]
+
+    def _stage_memory(self, layouts: list[Any]) -> tuple[Any, Any, Any, Any]:
+        """The allocator of shared memory, and in it the pipeline of loads and the stages of A and of B; `layouts`: of
+        these."""
+        p = self.point
+        shared = SmemAllocator()
+        readers = (p.cluster_m + p.cluster_n - 1) * p.groups * 4
+        stages = self._stages(shared, readers=readers, cluster=(p.cluster_m, p.cluster_n))
+        s_a, s_b = (
+            shared.allocate_tensor(self.element, layout.outer, byte_alignment=1024, swizzle=layout.inner)
+            for layout in layouts
+        )
+        return shared, stages, s_a, s_b
 
     def _stages(
         self, shared: Any, *, readers: int, cluster: tuple[int, int], count: int = 0, size: int = 0, **more: Any

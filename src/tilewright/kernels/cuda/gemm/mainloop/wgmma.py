@@ -35,7 +35,6 @@ from typing import Any
 import cutlass
 from cutlass import Float32, Int32, cute, pipeline
 from cutlass.cute.nvgpu import warpgroup
-from cutlass.memory import SmemAllocator
 from cutlass.pipeline import pipeline_init_arrive, pipeline_init_wait
 from cutlass.tensor_utils import LayoutEnum
 from cutlass.utils import hopper_helpers
@@ -118,7 +117,6 @@ class WgmmaProduct(TileSchedule, Chains, OperandLoads):
         tensor and layout of what leaves by TMA, copy and tensor of what comes staged."""
         p = self.point
         tma_a, from_a, tma_b, from_b, tma_g, from_g = loads
-        smem_a, smem_b = layouts
         tma_c, to_c, smem_c, tma_x, from_x = out
         thread, _, _ = cute.arch.thread_idx()
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
@@ -126,11 +124,7 @@ class WgmmaProduct(TileSchedule, Chains, OperandLoads):
             self._prefetch(tma_a, tma_b, tma_g, tma_c, tma_x)
         at, mask_a, mask_b = self._in_cluster()
 
-        shared = SmemAllocator()
-        readers = (p.cluster_m + p.cluster_n - 1) * p.groups * 4
-        stages = self._stages(shared, readers=readers, cluster=(p.cluster_m, p.cluster_n))
-        s_a = shared.allocate_tensor(self.element, smem_a.outer, byte_alignment=1024, swizzle=smem_a.inner)
-        s_b = shared.allocate_tensor(self.element, smem_b.outer, byte_alignment=1024, swizzle=smem_b.inner)
+        shared, stages, s_a, s_b = self._stage_memory(layouts)
         group = cute.arch.make_warp_uniform(thread // 128)
         self.staged = self._staged(shared, group, smem_c, (tma_c, to_c), (tma_x, from_x))
         pipeline_init_arrive(cluster_shape_mn=(p.cluster_m, p.cluster_n), is_relaxed=True)
