@@ -118,7 +118,8 @@ def measure(parts: Mapping[str, Sequence[str]], into: Path, seconds: float, *, s
 
 def ended_by(words: Sequence[str], end: float, log: IO[str], *, src: Path | None = None) -> int | None:
     """The exit code of a command; None where it had to be stopped. What it began and left running is ended with it."""
-    environment = os.environ | ({"PYTHONPATH": str(src.resolve())} if src else {})
+    paths = [str(src.resolve()), *filter(None, [os.environ.get("PYTHONPATH")])] if src else []
+    environment = os.environ | ({"PYTHONPATH": os.pathsep.join(paths)} if src else {})
     with subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True, env=environment) as process:
         try:
             return process.wait(timeout=max(end - time.monotonic(), LEAVING_S))

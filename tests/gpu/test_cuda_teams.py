@@ -185,7 +185,8 @@ def test_a_gpu_that_cannot_hold_the_teams_splits_rows_and_says_so(folder, monkey
     operands = kp.make_operands(program, "cuda")
     module = load_fused(program, folder, point(threads=512, unroll=4, row_storage="auto", cta_split="grid"))
     real = torch.cuda.get_device_properties(0)
-    larger = SimpleNamespace(major=real.major, minor=real.minor, multi_processor_count=4 * real.multi_processor_count)
+    facts = {name: getattr(real, name) for name in dir(real) if not name.startswith("_")}
+    larger = SimpleNamespace(**facts | {"multi_processor_count": 4 * real.multi_processor_count})
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: larger)
     with pytest.warns(UserWarning, match="can't hold all CTAs at once"):
         got = module.run(*operands)
