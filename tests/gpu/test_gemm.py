@@ -12,7 +12,7 @@ from fakes.gemm_model import EIGHTHS, EIGHTHS_OF_ONE_SIGN, UNPROMOTED
 from tilewright.kernels.cuda.common import math as m
 from tilewright.kernels.cuda.gemm.epilogue.epilogue import EpilogueStore
 from tilewright.kernels.cuda.gemm.epilogue.expression import ALL
-from tilewright.kernels.cuda.gemm.host import launch
+from tilewright.kernels.cuda.gemm.host import factors
 from tilewright.kernels.cuda.gemm.host.compiling import compile_ampere
 from tilewright.kernels.cuda.gemm.host.launch import Epilogue, Gemm
 from tilewright.kernels.cuda.gemm.host.plan import Point
@@ -78,7 +78,7 @@ def test_fp32_of_every_shape_and_transpose(scheme, swap_ab):
 @pytest.mark.parametrize("splits", [1, 4])
 def test_planes_along_k_of_what_lies_across_it(monkeypatch, scheme, splits):
     """Of every shape, as of 2048 rows and more; of views and of batches."""
-    monkeypatch.setattr(launch, "CROSSED_ROWS", 1)
+    monkeypatch.setattr(factors, "CROSSED_ROWS", 1)
     run = gemm(**tile((128, 128, 1, 1), scheme, split_k=splits))
     run._noted.clear()  # other tests have met these shapes
     batch = torch.randn(3, 200, 136, device="cuda"), torch.randn(3, 136, 72, device="cuda")
