@@ -31,7 +31,7 @@ def placed(at: Any, part: Part | None) -> Any:
 
 class BatchMap:
     """Of a product: `parts` of each of its epilogue's operands along its rows, columns and layers; `layers` of the
-    matrices that make it, A's and B's, along its layers. Of a `turned` one rows are the operands' columns."""
+    matrices that make it, A's and B's, along its layers. Of one with `swap_ab` rows are the operands' columns."""
 
     def __init__(
         self, names: Sequence[str], *, swap_ab: bool, parts: Sequence[Parts] = (), layers: Layers = (None, None)

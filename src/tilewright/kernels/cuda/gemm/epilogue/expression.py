@@ -28,7 +28,7 @@ ALL: Diagonals = (None, None)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Further:
-    """A result beside C, of its shape. `vector` as a EpilogueStore's."""
+    """A result beside C, of its shape. `vector` as an EpilogueStore's."""
 
     dtype: str
     vector: int
@@ -44,13 +44,13 @@ class TileAt(NamedTuple):
 class Expression(BatchMap):
     """What is done with a product, or with the sum of its splits: `function` over `names`, stored as `dtype`. `vector`:
     rows of all results start at multiples of 1, 2, 4 or 8 elements; `batched`: positions have a batch in front;
-    `turned`: rows are the expression's columns; `diagonals`: the first and the last diagonal (column - row) on which
+    `swap_ab`: rows are the expression's columns; `diagonals`: the first and the last diagonal (column - row) on which
     the expression depends on the product, or None. With `further` results, of these dtypes, the expression gives a
     tuple: C first; the others are written by the threads that have them, to tensors behind the operands. `parts`: of
     each operand along rows, columns and layers; `layers`: along those of C of the matrices that make it, A's and
     B's."""
 
-    reductions: tuple[str, ...] = ()  # that are made of rows, instead of C (see `blocks`)
+    reductions: tuple[str, ...] = ()  # that are made of rows, instead of C (see `row_blocks`)
     own_columns = False  # whether what is written has other columns than the product
     apart: frozenset[str] = frozenset()  # operands that have, too
 

@@ -1,8 +1,8 @@
 """The end of a product's tiles: what is made ready for it while they are multiplied, and how they leave.
 
-one line after the other, two buffers a warpgroup      see `smem_store`
-whole tiles in shared memory                           see `staged`
-by the threads that have the sums                      see `finish`
+one line after the other, two buffers a warpgroup      see `tma_store`
+whole tiles in shared memory                           see `smem_tile`
+by the threads that have the sums                      see `epilogue`
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Two products of one left matrix in one kernel, on torch tensors: C[M, N] = epilogue(A @ B, A @ B1), neither product
-written. A tile of 128 x 256 makes 128 columns of both (see `product`), one of few rows 64 (see `small_m`, to which the
+written. A tile of 128 x 256 makes 128 columns of both (see `wgmma`), one of few rows 64 (see `small_m`, to which the
 right matrices are left ones); B and B1 come as they lie, from two matrices."""
 
 from __future__ import annotations

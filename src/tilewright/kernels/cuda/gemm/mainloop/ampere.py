@@ -7,7 +7,7 @@
     warp      parts of 16 rows x tile_n / 2 columns: mma.m16n8k16, fp32 sums
 
 A part's sums lie in registers as a warp's do after wgmma: pairs of neighbouring columns, two rows 8 apart, pairs every
-8 columns. So a EpilogueStore ends this tile, too. What lies outside of A and B is read as nought.
+8 columns. So an EpilogueStore ends this tile, too. What lies outside of A and B is read as nought.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     last warp                      TMA of A and B into stages; several CTAs share a multiprocessor, so that between them
                                    some 150 KB are on their way at any time
     warpgroups                     one chain of wgmma over the CTA's share of K; what they hold then goes to the CTAs of
-                                   the cluster, each of which adds up and writes some columns (see `shares`)
+                                   the cluster, each of which adds up and writes some columns (see `dsmem_reduction`)
 
     dual: a second A, as large and lying as the first; each is half of a stage, and the same warpgroup has two chains,
     so that a thread holds both sums of its elements of C, of tile_m / 2 rows; 64 go through wgmma where that are less,

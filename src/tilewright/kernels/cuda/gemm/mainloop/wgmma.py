@@ -25,7 +25,7 @@ takes no time from the tensor cores.
 The sum of a part is in registers as wgmma lays it out: ((2, 2, atom_n / 8), 1, 1), pairs of neighbouring columns.
 Every CTA of a cluster goes through the same number of tiles, also of those that lie outside of C: TMA fills with
 zeros what is outside of A and B, and nothing outside is written. Tiles that the result does not depend on (`triu`) come
-last, and take no steps. Of a factor with zeros but for some diagonals (`zeros`) steps are left out (see `reach`).
+last, and take no steps. Of a factor with zeros but for some diagonals (`zeros`) steps are left out (see `k_range`).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from .operand_loads import OperandLoads
 from .tile_order import Band, TileSchedule
 from .two_level import Chains
 
-TURN = 3  # named barrier of the first warpgroup's turn; the next one is of the second's. An TmaStore has 1 and 2
+TURN = 3  # named barrier of the first warpgroup's turn; the next one is of the second's. A TmaStore has 1 and 2
 
 
 class WgmmaProduct(TileSchedule, Chains, OperandLoads):
