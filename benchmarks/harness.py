@@ -133,13 +133,13 @@ def chosen(asked: argparse.Namespace) -> list[Any]:
     return [replace(t, step=t.step or asked.step) for t in found if any(word in t.name for word in words)]
 
 
-def kept(path: Path | None, head: Mapping[str, Any]) -> list[Record]:
-    """Results of an earlier run of the same commit."""
+def kept(path: Path | None, head: Mapping[str, Any], *, whole: str = "us") -> list[Record]:
+    """Results of an earlier run of the same commit: of each task that has the entry `whole`."""
     if path is None or not path.exists():
         return []
     old = json.loads(path.read_text())
     same = all(old.get(key) == head[key] for key in ("commit", "torch"))
-    return [task for task in old["tasks"] if "us" in task] if same else []
+    return [task for task in old["tasks"] if whole in task] if same else []
 
 
 def run(asked: argparse.Namespace) -> list[Record]:

@@ -44,7 +44,7 @@ from tilewright.judge.candidate_process.step import TrainingStep, tensors_of
 from tilewright.judge.reference_process.learn import learn
 from tilewright.realise.compose import compose
 from tilewright.run.ahead import compiled_ahead
-from tilewright.run.evaluator import found_patterns
+from tilewright.run.matching import found_patterns
 from tilewright.run.optimize import write_candidate
 
 COLD_BYTES, MOST_COPIES = 160 << 20, 16  # of weights that pass between two uses of one

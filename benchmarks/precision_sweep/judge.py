@@ -114,6 +114,8 @@ class _Bare:
     def truths(self) -> _Bare:
         return self
 
+    appeals = truths
+
     def truth(self) -> tuple[Tensor, ...]:
         return (self.expected,)
 

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .faces.api import Evaluated, Optimized, evaluate, fallbacks, load, optimize
+    from .faces.layers import Layer, OptimizedLayers, optimize_layers
     from .facts.errors import HarnessError, Lack, SickDevice, TilewrightError, TooBusy, UserError
     from .facts.version import VERSION as __version__
 
 __all__ = [
-    "__version__", "Evaluated", "HarnessError", "Lack", "Optimized", "SickDevice", "TilewrightError", "TooBusy",
-    "UserError", "evaluate", "fallbacks", "load", "optimize",
+    "__version__", "Evaluated", "HarnessError", "Lack", "Layer", "Optimized", "OptimizedLayers", "SickDevice",
+    "TilewrightError", "TooBusy", "UserError", "evaluate", "fallbacks", "load", "optimize", "optimize_layers",
 ]  # fmt: skip
 
 
@@ -27,7 +28,7 @@ def __getattr__(name: str) -> Any:
 
         if hasattr(errors, name):
             return getattr(errors, name)
-        from .faces import api
+        from .faces import api, layers
 
-        return getattr(api, name)
+        return getattr(layers if hasattr(layers, name) else api, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,13 +18,14 @@ from tilewright.judge.check import check, counterparts, draws, metric, plan, sta
 from tilewright.judge.check.plan import Trial
 from tilewright.judge.client import Cell
 from tilewright.judge.judgement import Judging
+from tilewright.judge.memory.appeals import Appeals
 from tilewright.judge.memory.case_memory import CaseMemory
 from tilewright.judge.memory.evictor import Evictor
+from tilewright.judge.memory.input_sets import InputSets
 from tilewright.judge.memory.mapped import contiguous
 from tilewright.judge.memory.moved import CaseState
 from tilewright.judge.memory.places import Refs
 from tilewright.judge.memory.stirring import Stirring
-from tilewright.judge.memory.truths import Truths
 from tilewright.judge.timing import measure
 from tilewright.judge.timing.calls import Caller, TimedSubject
 from tilewright.judge.verified_calls import VerifiedCalls
@@ -33,7 +34,7 @@ from tilewright.judge.wire import messages as wire
 Step = tuple[object, str, Any]
 _accept = check.Check.accept
 _plan = plan.plan
-_draw = CaseMemory.draw
+_draw = InputSets.draw
 _result_refs = CaseMemory.result_refs
 _start = Cells._start
 _check_case = Judging._check_case
@@ -129,11 +130,11 @@ def _plan_without_ties(*args: Any, **named: Any) -> tuple[Trial, ...]:
     return tuple(t for t in _plan(*args, **named) if t.family not in (plan.TIES, plan.BOUNDARY))
 
 
-def _draw_the_same(self: CaseMemory, k: int, **named: Any) -> None:
+def _draw_the_same(self: InputSets, k: int, **named: Any) -> None:
     _draw(self, k, **(named | {"family": "own", "seed": 1}))
 
 
-def _draw_ones(self: CaseMemory, k: int, **named: Any) -> None:
+def _draw_ones(self: InputSets, k: int, **named: Any) -> None:
     _draw(self, k, **(named | {"upstream": "ones"}))
 
 
@@ -163,7 +164,7 @@ def _shows_early(
         early = wire.Lay(offset=image.offset, size_bytes=image.size_bytes)
         subject.cell.ask(early, wire.Done, limit_s=60.0, descriptor=image.descriptor)
     elif self.memory.device == "cuda":
-        self.memory.place(number, request.slot)
+        self.memory.sets.place(number, request.slot)
         request = self.evictor.before(request) if cold and self.evictor is not None else request
     self._clear(subject, cold=cold)
     return self._timed(subject.cell, request, wire.Tick)
@@ -171,21 +172,21 @@ def _shows_early(
 
 GUARDS: Mapping[str, tuple[Step, ...]] = {
     "truth": ((check.Check, "compare", _nothing),),
-    "precision": ((metric, "floors", _hundredth), (Truths, "appeal", _no_verdict)),
-    "budget": ((Truths, "appeal", _no_verdict),),
+    "precision": ((metric, "floors", _hundredth), (Appeals, "appeal", _no_verdict)),
+    "budget": ((Appeals, "appeal", _no_verdict),),
     "families": ((plan, "plan", _plan_own_alone),),
     "turns": ((plan, "plan", _plan_away_from_turns),),
     "ties": ((plan, "plan", _plan_without_ties),),
     "further cases": ((Judging, "_check_case", _check_first_case),),
     "redraw": ((state.CandidateState, "redraw", _nothing), (VerifiedCalls, "redraw", _nothing)),
     "masks and indices": ((CaseState, "rearrange", _rearranges_nothing),),
-    "contents": ((CaseMemory, "draw", _draw_the_same), (Stirring, "swaps", _stirs_nothing)),
+    "contents": ((InputSets, "draw", _draw_the_same), (Stirring, "swaps", _stirs_nothing)),
     "counterparts": ((counterparts, "moved", _none),),
-    "upstream": ((CaseMemory, "draw", _draw_ones),),
+    "upstream": ((InputSets, "draw", _draw_ones),),
     "unlike steps": ((trials, "_UNLIKE", ()),),
     "stir": ((Stirring, "swaps", _stirs_nothing),),
     "timed calls": ((VerifiedCalls, "_verify_timed", _nothing), (VerifiedCalls, "verify_row", _nothing)),
-    "inputs compared": ((CaseMemory, "changed_input", _nowhere),),
+    "inputs compared": ((InputSets, "changed_input", _nowhere),),
     "moved state": ((check.Check, "hold_state", _nothing), (draws, "_compare_states", _nothing)),
     "kept state": ((state.CandidateState, "require_kept", _nothing),),
     "moved inputs": ((check.Check, "accept", _accept_any_input),),

@@ -15,7 +15,7 @@ from tilewright.judge.client import CellLimits
 from tilewright.judge.evaluate import Judge, JudgeOptions
 from tilewright.judge.timing.measure import Effort
 from tilewright.realise.compose import compose
-from tilewright.run.evaluator import found_patterns
+from tilewright.run.matching import found_patterns
 
 
 def context_judge(

@@ -13,12 +13,16 @@ from torch import Tensor, nn
 
 from fakes.realisers import DEVICES_OF
 from fakes.renderer import InterpretingRenderer
-from tilewright.faces.capture import write_problem
+from tilewright.faces.capture import write_examples, write_problem
+from tilewright.faces.examples import ExampleCall
+from tilewright.faces.live import replacement
+from tilewright.faces.trees import trees_of
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Target, Work
 from tilewright.facts.run import CaseFacts
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match_all
+from tilewright.ir.graph import Graph
 from tilewright.realise.compose import compose
 from tilewright.realise.table import realisers
 from tilewright.run.optimize import write_candidate
@@ -89,6 +93,25 @@ def write_fused(folder: Path, module: nn.Module, inputs: tuple[Any, ...], *, tar
     problem = write_problem(module, inputs, folder / "problem").read_text()
     with torch.no_grad():
         graph = trace(module, inputs, {})
+    return _composed(folder, problem, graph, target)
+
+
+def fused_as_given(
+    folder: Path, module: nn.Module, examples: list[ExampleCall], *, target: Target = "cpu"
+) -> nn.Module:  # fmt: skip
+    """What `optimize` gives for the first of these examples, with nothing judged."""
+    trees = trees_of(module, examples)
+    problem = write_examples(module, examples, trees, folder / "problem")
+    names: dict[str, Any] = {"__file__": str(problem), "__name__": "captured"}
+    exec(problem.read_text(), names)
+    with torch.device(target):
+        captured, given = names["Model"](), names["get_inputs"](example=0)
+    with torch.no_grad():
+        graph = trace(captured, (), given) if isinstance(given, dict) else trace(captured, tuple(given), {})
+    return replacement(module, _composed(folder, problem.read_text(), graph, target), trees)
+
+
+def _composed(folder: Path, problem: str, graph: Graph, target: Target) -> Path:
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
     make: Any = InterpretingRenderer() if target == "cpu" else realisers(DEVICES_OF[target])
     found = match_all([graph], unsupported=make.unsupported, space=make.space, tiny_bytes=0)

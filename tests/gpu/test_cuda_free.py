@@ -23,7 +23,7 @@ from tilewright.facts.run import CaseFacts
 from tilewright.frontend.rows import traced
 from tilewright.ir.program import Program
 from tilewright.realise.compose import compose
-from tilewright.run.evaluator import found_patterns
+from tilewright.run.matching import found_patterns
 from tilewright.run.optimize import write_candidate
 
 pytestmark = pytest.mark.gpu

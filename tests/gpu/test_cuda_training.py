@@ -21,7 +21,7 @@ from tilewright.facts.problem import Work
 from tilewright.facts.run import CaseFacts
 from tilewright.frontend.trace import trace_training
 from tilewright.realise.compose import compose
-from tilewright.run.evaluator import found_patterns
+from tilewright.run.matching import found_patterns
 from tilewright.run.optimize import write_candidate
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]

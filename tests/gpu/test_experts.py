@@ -17,7 +17,7 @@ from tilewright.kernels.cuda.gemm.host.grouped import GroupedProduct
 from tilewright.kernels.cuda.gemm.host.launch import Epilogue
 from tilewright.kernels.cuda.gemm.host.plan import Point
 from tilewright.realise.compose import compose
-from tilewright.run.evaluator import found_patterns
+from tilewright.run.matching import found_patterns
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 LENGTHS = ([300, 0, 1, 129, 128, 500], [0, 0, 640, 0], [1] * 40, [7, 64, 63, 65, 1000, 3, 0, 0, 258], [2048])

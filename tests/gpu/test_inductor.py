@@ -17,7 +17,8 @@ from tilewright.facts.pattern import INDUCTOR, Choice, Recipe
 from tilewright.facts.problem import Problem
 from tilewright.facts.run import Request, SearchContext, Timing
 from tilewright.facts.space import point
-from tilewright.run.evaluator import Evaluator, Places
+from tilewright.run.evaluator import Evaluator
+from tilewright.run.places import Places
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -70,11 +71,11 @@ def by(mode: str) -> Choice:
     return Choice(pattern=INDUCTOR, point=point(mode=mode))
 
 
-@pytest.mark.parametrize("mode", ["default", "reduce-overhead"])
+@pytest.mark.parametrize("mode", ["default", "reduce-overhead", "cuda-graph"])
 @pytest.mark.parametrize("whole", [False, True])
 def test_what_is_left_is_compiled_and_accepted(mode: str, whole: bool, tmp_path: Path) -> None:
     with bench(tmp_path, LEFT, shape=(512, 1024), dtype="float32") as (made, context):
-        assert [dict(p)["mode"] for p in context.inductor] == ["default", "reduce-overhead"]
+        assert [dict(p)["mode"] for p in context.inductor] == ["default", "reduce-overhead", "cuda-graph"]
         recipe = (by(mode),) if whole else (*ours(context), by(mode))
         found = made.perform(context, Try(what=recipe, why="left to torch"))
     assert isinstance(found, Timed), found

@@ -24,13 +24,15 @@ from tilewright.edges.problems import read_problem
 from tilewright.edges.toolchain.installed import cuda_tool
 from tilewright.facts.outcome import Failure, Timed
 from tilewright.facts.pattern import Choice, Pattern, without_idle
+from tilewright.facts.run import Request
 from tilewright.facts.space import point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.realise.compose import compose
 from tilewright.realise.gemm.tiles import KERNEL
-from tilewright.run.evaluator import Places, found_patterns
+from tilewright.run.matching import found_patterns
 from tilewright.run.optimize import optimize
+from tilewright.run.places import Places
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -347,7 +349,8 @@ def test_optimize_makes_a_linear_layer_and_gelu_one_kernel_and_it_wins(tmp_path)
     problem = read_problem(path, target="cuda")
     said: list[str] = []
     places = Places(out=tmp_path / "run", cache=tmp_path / "cache")
-    done = optimize(problem, places=places, strategy="catalog", budget_s=240.0, seed=0, say=said.append, sanitize=False)
+    asked = Request(run="r", problem=problem, strategy="catalog", budget_s=240.0, seed=0)
+    done = optimize(asked, places=places, say=said.append)
     told = "\n".join(said)
     assert done.stop.best is not None, told
     kinds = {p.id: p.kind for p in done.context.matched[0].patterns}

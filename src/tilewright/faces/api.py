@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,16 +15,18 @@ from ..edges.gpu.machine import default_target
 from ..facts.candidate import Candidate
 from ..facts.errors import HarnessError, TooBusy, UserError
 from ..facts.problem import Mode, Precision, Problem, Target
-from ..facts.run import Timing
+from ..facts.run import Request
 from ..judge.build import load_candidate
 from ..report import markdown, summary
-from ..run.evaluator import Places
-from ..run.optimize import begun, judge_given, resume
+from ..run.optimize import begun, judge_given, new_run, resume, sanitized_by_default
 from ..run.optimize import optimize as run
+from ..run.places import Places
 from . import config
-from .capture import is_same, write_problem
+from .capture import is_same, write_examples, write_problem
+from .examples import ExampleCall, examples_of, module_of
 from .live import fallbacks, load, replacement
 from .reading import problem_of
+from .trees import Trees, trees_of
 
 _quiet: Callable[[str], None] = lambda text: None  # noqa: E731  a name for silence
 
@@ -59,13 +61,14 @@ class Evaluated:
 
 def optimize(
     module: nn.Module,
-    example_inputs: Sequence[Any],
+    example_inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
     *,
     target: Literal["auto", "cuda", "cpu"] = "auto",
     out: str | Path | None = None,
-    budget: str = "5m",
+    budget: str | float = "5m",
     timing: str = "6s",
-    compiled: bool = True,
+    compiled: bool | str = True,
     seed: int = 0,
     precision: Precision = "reference",
     mode: Mode | None = None,
@@ -73,36 +76,43 @@ def optimize(
     env: Sequence[str] = (),
     say: Callable[[str], None] = _quiet,
 ) -> Optimized:
-    """Optimise a live module for inputs like `example_inputs` (tensors, numbers, strings or None, positional), or for
-    several kinds of them: a list of such lists, the main one first.
+    """Optimise a live module for calls like `module(*example_inputs, **kwargs)`: a tuple of tensors, numbers, strings,
+    None, and containers of them (also of classes that torch.utils._pytree knows, which results may be, too); one tensor
+    stands for itself, a dict for arguments by name. For several kinds of calls: a list of such tuples and dicts, the
+    main one first. The result takes its arguments by position or by name, as forward does.
 
     The module is judged in other processes, in the train/eval state it is in. `out` is the folder of the run (a new
     temporary one by default); where it holds a run of this module, stopped or ended, that one goes on with the settings
-    that it has, and nothing is done twice. `budget` bounds the search. A candidate is timed for `timing`, or longer
-    where noise may hide a gain, against eager, and where `compiled` against torch.compile too. `mode` of "training":
-    with the backward pass (None: inference). Without `algebra` the amount of work stays as it is (docs/precision.md).
-    `env` names variables of the environment that the module's processes see.
+    that it has, and nothing is done twice. `budget` ("90s", "5m", or a number of seconds) bounds the search. A
+    candidate is timed for `timing`, or longer where noise may hide a gain, against eager, and where `compiled` against
+    torch.compile too, in modes that a text names, by commas or "all" (True: the usual ones). `mode` of "training": with
+    the backward pass (None: inference). Without `algebra` the amount of work stays as it is (docs/precision.md). `env`
+    names variables of the environment that the module's processes see.
 
     Raises UserError for what the caller can mend (Lack, a kind of it: the machine lacks something), and HarnessError
     where Tilewright or the machine fails; kinds of that are TooBusy (others keep the processors) and SickDevice. The
     folder of the run is TooBusy's `folder`, and stands in a note of the others: with it for `out`, a call goes on."""
+    module, examples = module_of(module), examples_of(example_inputs, kwargs)
+    trees = trees_of(module, examples)
     folder = _folder(out)
     places = Places(out=folder, cache=config.cache_dir())
-    budget_s, timing_s = config.seconds(budget, "budget"), config.seconds(timing, "timing")
+    budget_s = config.seconds(budget, "budget")
+    timed = config.timed(timing, compiled=compiled, of="timing", modes_of="compiled")
     wanted = _Wanted(target=_chosen(target), precision=precision, mode=mode, env=tuple(env))
     with _way_on(folder, "optimize"):
-        if _goes_on(places, module, example_inputs, wanted):
+        if _goes_on(places, module, examples, trees, wanted):
             finished = resume(places=places, say=say)
         else:
-            finished = run(
-                wanted.problem(write_problem(module, example_inputs, folder / "problem")), places=places,
-                strategy="catalog", budget_s=budget_s, seed=seed, say=say,
-                timing=Timing(budget_s=timing_s, compiled=compiled), algebra=algebra,
+            problem = wanted.problem(write_examples(module, examples, trees, folder / "problem"))
+            asked = Request(
+                run=new_run(), problem=problem, strategy="catalog", budget_s=budget_s, seed=seed, algebra=algebra,
+                timing=timed, sanitize=sanitized_by_default(problem),
             )  # fmt: skip
+            finished = run(asked, places=places, say=say)
     found = summary(finished.context, finished.events, candidate_dir=str(places.candidate))
     improved = found["status"] == "improved"
     return Optimized(
-        module=replacement(module, places.candidate) if improved else module,
+        module=replacement(module, places.candidate, trees) if improved else module,
         status=str(found["status"]),
         summary=found,
         report=markdown(finished.context, finished.events),
@@ -113,12 +123,13 @@ def optimize(
 def evaluate(
     reference: nn.Module | str | Path,
     candidate: str | Path | Candidate,
-    example_inputs: Sequence[Any] = (),
+    example_inputs: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
     *,
     target: Literal["auto", "cuda", "cpu"] = "auto",
     out: str | Path | None = None,
     timing: str = "6s",
-    compiled: bool = True,
+    compiled: bool | str = True,
     seed: int = 0,
     precision: Precision = "reference",
     mode: Mode | None = None,
@@ -132,13 +143,13 @@ def evaluate(
     wanted = _Wanted(target=_chosen(target), precision=precision, mode=mode, env=tuple(env))
     with _way_on(folder, "evaluate"):
         if isinstance(reference, nn.Module):
-            problem = wanted.problem(write_problem(reference, example_inputs, folder / "problem"))
+            problem = wanted.problem(write_problem(reference, example_inputs, folder / "problem", kwargs=kwargs))
         else:
             problem = wanted.problem(Path(reference), warn=say)
         given = candidate if isinstance(candidate, Candidate) else load_candidate(Path(candidate), problem)
         finished = judge_given(
             problem, given, places=Places(out=folder, cache=config.cache_dir()), seed=seed, say=say,
-            timing=Timing(budget_s=config.seconds(timing, "timing"), compiled=compiled),
+            timing=config.timed(timing, compiled=compiled, of="timing", modes_of="compiled"),
         )  # fmt: skip
     return Evaluated(
         accepted=finished.stop.best is not None,
@@ -171,13 +182,15 @@ class _Wanted:
         )  # fmt: skip
 
 
-def _goes_on(places: Places, module: nn.Module, example_inputs: Sequence[Any], wanted: _Wanted) -> bool:
+def _goes_on(
+    places: Places, module: nn.Module, examples: Sequence[ExampleCall], trees: Trees, wanted: _Wanted
+) -> bool:  # fmt: skip
     """Whether a run of this very module lies in the folder. Raises UserError where it is another one's."""
     there = begun(places)
     if there is None:
         return False
     with tempfile.TemporaryDirectory(prefix="tilewright-") as beside:
-        mine = wanted.problem(write_problem(module, example_inputs, Path(beside)))
+        mine = wanted.problem(write_examples(module, examples, trees, Path(beside)))
     alike = replace(mine, source="", path="") == replace(there, source="", path="")
     if not alike or not is_same(mine.source, there.source):
         raise UserError(

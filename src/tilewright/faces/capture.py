@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import ast
 import base64
+import inspect
 import io
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
 import torch
+import torch.utils._pytree as pytree
 from torch import nn
 
 from ..facts.errors import UserError
 from ..judge.candidate_process.load import installed_paths
+from .examples import ExampleCall, examples_of, module_of
+from .trees import Trees, adapted, layout, trees_of
 
 _NUMBERED = re.compile(rb"[0-9a-f]{32}")  # what cloudpickle numbers classes with, in each process anew
 
@@ -27,7 +31,7 @@ import base64
 import io
 import pickle
 from pathlib import Path
-
+{any}
 import torch
 
 STRUCTURE = """
@@ -46,13 +50,13 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _module():
-    module = _Unpickler(io.BytesIO(base64.b64decode(STRUCTURE))).load()
+    module = _Unpickler(io.BytesIO(base64.b64decode(STRUCTURE))).load(){taken}
     if STATE.exists():
         module.load_state_dict(torch.load(STATE, map_location="cpu", weights_only=True))
     return module
 
 
-class Model(type(_module())):
+{adapted}class Model({base}):
     def __init__(self):
         torch.nn.Module.__init__(self)
         self.__dict__.update(_module().__dict__)
@@ -63,7 +67,17 @@ def get_init_inputs(example=0):
 
 
 def get_inputs(example=0):
-    return [_drawn(*described) if isinstance(described, tuple) else described for described in INPUTS[example]]
+    return _made(INPUTS[example])
+
+
+def _made(described):
+    if isinstance(described, dict):
+        return {{name: _made(value) for name, value in described.items()}}
+    if isinstance(described, list):
+        return [_made(value) for value in described]
+    if isinstance(described, tuple):
+        return tuple(_made(value) for value in described[1:]) if described[0] == "tuple" else _drawn(*described)
+    return described
 
 
 def _drawn(shape, stride, dtype, low, high, mean, deviation):
@@ -81,6 +95,20 @@ def _drawn(shape, stride, dtype, low, high, mean, deviation):
     return torch.empty_strided(shape, stride, dtype=kind, device=drawn.device).copy_(drawn)
 '''
 
+_ADAPTED = """{source}
+
+def _given():
+    import torch.utils._pytree as pytree
+
+    _, given, nodes = _Unpickler(io.BytesIO(base64.b64decode(STRUCTURE))).load()
+    for kind, node in nodes.items():
+        if node is not None and kind not in pytree.SUPPORTED_NODES:
+            pytree.register_pytree_node(kind, *node)
+    return given
+
+
+"""
+
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     """Leaves out the values of tensors that the state_dict holds: they travel beside, and change."""
@@ -97,12 +125,12 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
 
 
 @contextmanager
-def _by_value(module: nn.Module) -> Iterator[None]:
+def _by_value(kinds: Iterable[type]) -> Iterator[None]:
     """Pickle classes by value that another process may not find: all that no installed package defines."""
     installed = installed_paths()
     own = set()
-    for part in module.modules():
-        home = sys.modules.get(type(part).__module__)
+    for kind in kinds:
+        home = sys.modules.get(kind.__module__)
         file = getattr(home, "__file__", None)
         if home is not None and file and not file.startswith(installed):
             own.add(home)
@@ -115,40 +143,62 @@ def _by_value(module: nn.Module) -> Iterator[None]:
             cloudpickle.unregister_pickle_by_value(home)
 
 
-def write_problem(module: object, example_inputs: Sequence[Any], folder: Path) -> Path:
-    """Write `problem.py` and `state.pt` into `folder`; returns the problem file. `example_inputs`: the arguments of one
-    call, or a list of such lists, the main case first.
+def write_problem(
+    module: object, example_inputs: Any, folder: Path, *, kwargs: Mapping[str, Any] | None = None
+) -> Path:  # fmt: skip
+    """Write `problem.py` and `state.pt` into `folder`; returns the problem file. `example_inputs` and `kwargs`: as
+    `examples_of` takes them.
 
     Inputs are re-drawn from the range and moments of the examples, as far as these are finite, with their shapes,
     strides and dtypes. Raises UserError if the module can't be pickled (the message names the part), and for what is no
-    module or no list."""
-    if not isinstance(module, nn.Module):
-        made = f"the class {module.__name__}" if isinstance(module, type) else f"a {type(module).__name__}"
-        raise UserError(f"module: {made}, not an nn.Module; give an instance, and put a function into one's forward")
-    if not isinstance(example_inputs, list | tuple):
-        kind = type(example_inputs).__name__
-        raise UserError(f"example_inputs: a {kind}; give a list with one element for each argument of forward, as [x]")
+    module, or no example of its arguments."""
+    module = module_of(module)
+    examples = examples_of(example_inputs, kwargs)
+    return write_examples(module, examples, trees_of(module, examples), folder)
+
+
+def write_examples(module: nn.Module, examples: Sequence[ExampleCall], trees: Trees, folder: Path) -> Path:
+    """The same of examples that are looked through already."""
     raw = io.BytesIO()
+    nodes = {kind: _node(kind) for kind in trees.kinds()}
+    held = module if trees.plain else (module, tuple(map(layout, trees.given)), nodes)
     try:
-        with _by_value(module):
-            _Pickler(raw, module).dump(module)
+        with _by_value([*map(type, module.modules()), *nodes]):
+            _Pickler(raw, module).dump(held)
     except Exception as error:  # whatever a user's __getstate__ or __reduce__ raises
         raise UserError(f"{type(module).__name__}: cannot be sent to another process: {error}") from error
-    sets = _sets(example_inputs)
-    inputs = [[_described(value, i) for i, value in enumerate(example)] for example in sets]
-    cases = [{"example": i} for i in range(len(sets))]
+    inputs = [_arguments(module, example, trees) for example in examples]
+    cases = [{"example": i} for i in range(len(examples))]
     text = base64.encodebytes(raw.getvalue()).decode().strip()
     folder.mkdir(parents=True, exist_ok=True)
     torch.save({k: v.detach().cpu() for k, v in module.state_dict().items()}, folder / "state.pt")
     path = folder / "problem.py"
-    path.write_text(_TEMPLATE.format(structure=text, inputs=repr(inputs), cases=repr(cases)), encoding="utf-8")
+    extra = {"any": "", "adapted": "", "taken": "", "base": "type(_module())"} if trees.plain else {
+        "any": "from typing import Any\n", "taken": "[0]",
+        "adapted": _ADAPTED.format(source=inspect.getsource(adapted)),
+        "base": f"adapted(type(_module()), _given(), {trees.result is not None})",
+    }  # fmt: skip
+    made = _TEMPLATE.format(structure=text, inputs=repr(inputs), cases=repr(cases), **extra)
+    path.write_text(made, encoding="utf-8")
     return path
 
 
-def _sets(examples: Sequence[Any]) -> Sequence[Sequence[Any]]:
-    """No argument of a call may be a list or a tuple: where all of the examples are, each is a call of its own."""
-    several = bool(examples) and all(isinstance(example, list | tuple) for example in examples)
-    return examples if several else (examples,)
+def _node(kind: type) -> tuple[Any, Any] | None:
+    """How torch takes such a container apart and makes it, where another process may not know it."""
+    found = pytree.SUPPORTED_NODES.get(kind)
+    known = found is None or kind.__module__.split(".")[0] in ("builtins", "collections", "torch")
+    return None if known or found is None else (found.flatten_fn, found.unflatten_fn)
+
+
+def _arguments(module: nn.Module, example: ExampleCall, trees: Trees) -> Any:
+    """The arguments of the captured forward, described: by name where some are given so."""
+    if trees.given:
+        flat = trees.flat(example.args, example.kwargs)
+        assert flat is not None
+        return [_described(value, f"example input {i}") for i, value in enumerate(flat)]
+    if not example.kwargs:
+        return [_described(value, f"example input {i}") for i, value in enumerate(example.args)]
+    return {name: _described(value, name) for name, value in example.named(module).items()}
 
 
 def is_same(one: str, other: str) -> bool:
@@ -164,15 +214,29 @@ def _looks(captured: str) -> tuple[bytes, Any]:
         return captured.encode(), None
     structure = base64.b64decode(ast.literal_eval(values["STRUCTURE"]))
     inputs = ast.literal_eval(values["INPUTS"])
-    looks = [[value[:3] if isinstance(value, tuple) else (value,) for value in example] for example in inputs]
-    return _NUMBERED.sub(b"", structure), looks
+    return _NUMBERED.sub(b"", structure), [_look(example) for example in inputs]
 
 
-def _described(value: Any, index: int) -> Any:
+def _look(described: Any) -> Any:
+    if isinstance(described, dict):
+        return [(name, _look(value)) for name, value in described.items()]
+    if isinstance(described, list) or (isinstance(described, tuple) and described[0] == "tuple"):
+        return type(described), [_look(value) for value in described]
+    return described[:3] if isinstance(described, tuple) else (described,)
+
+
+def _described(value: Any, name: str) -> Any:
     if value is None or isinstance(value, int | float | bool | str):
         return value
+    if isinstance(value, dict):
+        return {key: _described(item, f"{name}[{key!r}]") for key, item in value.items()}
+    if type(value) in (list, tuple):
+        items = [_described(item, f"{name}[{i}]") for i, item in enumerate(value)]
+        return items if type(value) is list else ("tuple", *items)
     if not isinstance(value, torch.Tensor):
-        raise UserError(f"example input {index}: a {type(value).__name__}; give tensors, numbers, strings or None")
+        raise UserError(f"{name}: a {type(value).__name__}; give tensors, numbers, strings or None")
+    if value.is_meta:
+        raise UserError(f"{name}: lies on the meta device and has no values; give an example with some")
     numbers = value.detach().double()
     numbers = numbers[numbers.isfinite()]
     moments: Mapping[str, float] = {"low": 0.0, "high": 0.0, "mean": 0.0, "deviation": 0.0}

@@ -6,53 +6,21 @@ from __future__ import annotations
 import gc
 import sys
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
 from ..facts.dialogue import ModelChoice
 from ..facts.errors import UserError
-from ..facts.run import Timing
-from . import config
-from .exits import Interruptible, exit_code, leave, line, obey_signals, open_standards
+from ..facts.run import Request
+from . import config, options
+from .exits import Interruptible, exit_code, leave, line, obey_signals, open_standards, stands
 from .many import bench, compare
-from .options import (
-    MOST_SEED,
-    AgentBudgetOption,
-    BaseUrlOption,
-    BudgetOption,
-    DevicesOption,
-    EffortOption,
-    EnvOption,
-    EvaluatorOption,
-    JobsOption,
-    JsonOption,
-    ModelOption,
-    ModeOption,
-    NoAlgebraOption,
-    NoCompileOption,
-    NoWaitOption,
-    OnlyOption,
-    OutOption,
-    PrecisionOption,
-    QuestionOption,
-    SanitizeOption,
-    SearchBudgetOption,
-    SeedOption,
-    StrategyOption,
-    TargetOption,
-    TimingOption,
-    VersionOption,
-    WinnerSanitizeOption,
-    WithoutOption,
-    devices_of,
-    mode_of,
-    new_folder,
-    numbers_of,
-    parts_of,
-    target_of,
-)
+from .options import MOST_SEED, devices_of, mode_of, new_folder, numbers_of, parts_of, target_of
 from .printing import print_json, put, say, show, stdout
+
+if TYPE_CHECKING:
+    from ..run.optimize import Finished
 
 app = typer.Typer(
     name="tilewright",
@@ -65,38 +33,39 @@ app = typer.Typer(
 
 
 @app.callback()
-def common(version: VersionOption = False) -> None:
+def common(version: options.VersionOption = False) -> None:
     """What is asked of no command."""
 
 
 @app.command()
 def optimize(
     file: Annotated[Path, typer.Argument(help="Problem file: Model, get_inputs, get_init_inputs, optionally CASES.")],
-    target: TargetOption = "auto",
-    mode: ModeOption = "auto",
-    precision: PrecisionOption = "reference",
-    sanitize: WinnerSanitizeOption = None,
-    out: OutOption = None,
-    budget: SearchBudgetOption = "",
-    timing: TimingOption = "6s",
-    no_compile: NoCompileOption = False,
-    no_algebra: NoAlgebraOption = False,
-    strategy: StrategyOption = None,
-    without: WithoutOption = "",
-    model: ModelOption = None,
-    base_url: BaseUrlOption = "",
-    effort: EffortOption = None,
-    evaluator: EvaluatorOption = "",
-    no_wait: NoWaitOption = False,
-    env: EnvOption = None,
-    seed: SeedOption = 0,
-    as_json: JsonOption = False,
+    target: options.TargetOption = "auto",
+    mode: options.ModeOption = "auto",
+    precision: options.PrecisionOption = "reference",
+    sanitize: options.WinnerSanitizeOption = None,
+    racecheck: options.RacecheckOption = False,
+    out: options.OutOption = None,
+    budget: options.SearchBudgetOption = "",
+    timing: options.TimingOption = "6s",
+    no_compile: options.NoCompileOption = False,
+    compile_modes: options.CompileModesOption = "usual",
+    no_algebra: options.NoAlgebraOption = False,
+    strategy: options.StrategyOption = None,
+    without: options.WithoutOption = "",
+    model: options.ModelOption = None,
+    base_url: options.BaseUrlOption = "",
+    effort: options.EffortOption = None,
+    evaluator: options.EvaluatorOption = "",
+    no_wait: options.NoWaitOption = False,
+    env: options.EnvOption = None,
+    seed: options.SeedOption = 0,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Make a module faster, judge the result, and write candidate, journal and report."""
-    from ..run.evaluator import Places
-    from ..run.optimize import ModelAccess
+    from ..run.optimize import ModelAccess, new_run, sanitized_by_default
     from ..run.optimize import optimize as run
-    from .deliver import delivered
+    from ..run.places import Places
     from .reading import problem_of
 
     budget_s, limits = config.budget(budget, usual_s=3600.0 if model else 300.0)
@@ -106,32 +75,41 @@ def optimize(
     )  # fmt: skip
     places = Places(out=out or new_folder(problem.name), cache=config.cache_dir())
     with Interruptible(places.out):
-        finished = run(
-            problem, places=places, strategy=strategy or ("cutegen" if model else "catalog"), budget_s=budget_s,
-            seed=seed, say=say(as_json), sanitize=sanitize,
-            timing=Timing(budget_s=config.seconds(timing, "--timing"), compiled=not no_compile),
-            model=choice, limits=limits, access=ModelAccess(keys=config.key, wait=not no_wait), evaluator=evaluator,
-            without=parts_of(without), algebra=not no_algebra,
+        asked = Request(
+            run=new_run(), problem=problem, strategy=strategy or ("cutegen" if model else "catalog"), seed=seed,
+            budget_s=budget_s, timing=config.timed(timing, compiled=False if no_compile else compile_modes),
+            sanitize=racecheck or (sanitized_by_default(problem, evaluator) if sanitize is None else sanitize),
+            racecheck=racecheck, model=choice, limits=limits, evaluator=evaluator, without=parts_of(without),
+            algebra=not no_algebra,
         )  # fmt: skip
-    raise typer.Exit(show(delivered(finished, places.out), as_json=as_json))
+        access = ModelAccess(keys=config.key, wait=not no_wait)
+        finished = run(asked, places=places, say=say(as_json), access=access)
+    raise typer.Exit(_shown(finished, places.out, as_json=as_json))
+
+
+def _shown(finished: Finished, out: Path, *, as_json: bool) -> int:
+    from .deliver import delivered
+
+    if finished.cut_short and finished.stop.best is not None:
+        stands()
+    return show(delivered(finished, out), as_json=as_json)
 
 
 @app.command()
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the run to continue.")],
-    no_wait: NoWaitOption = False,
-    as_json: JsonOption = False,
+    no_wait: options.NoWaitOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Continue a run that was stopped or killed, from its journal."""
-    from ..run.evaluator import Places
     from ..run.optimize import ModelAccess
     from ..run.optimize import resume as run
-    from .deliver import delivered
+    from ..run.places import Places
 
     places = Places(out=folder, cache=config.cache_dir())
     with Interruptible(folder):
         finished = run(places=places, say=say(as_json), access=ModelAccess(keys=config.key, wait=not no_wait))
-    raise typer.Exit(show(delivered(finished, folder), as_json=as_json))
+    raise typer.Exit(_shown(finished, folder, as_json=as_json))
 
 
 @app.command()
@@ -140,21 +118,23 @@ def evaluate(
     candidate: Annotated[
         Path, typer.Argument(help="A file or a folder with ModelNew, written by anybody; for a task also a .cu file.")
     ],
-    target: TargetOption = "auto",
-    mode: ModeOption = "auto",
-    precision: PrecisionOption = "reference",
-    sanitize: SanitizeOption = False,
-    out: OutOption = None,
-    timing: TimingOption = "6s",
-    no_compile: NoCompileOption = False,
-    env: EnvOption = None,
-    seed: SeedOption = 0,
-    as_json: JsonOption = False,
+    target: options.TargetOption = "auto",
+    mode: options.ModeOption = "auto",
+    precision: options.PrecisionOption = "reference",
+    sanitize: options.SanitizeOption = False,
+    racecheck: options.RacecheckOption = False,
+    out: options.OutOption = None,
+    timing: options.TimingOption = "6s",
+    no_compile: options.NoCompileOption = False,
+    compile_modes: options.CompileModesOption = "usual",
+    env: options.EnvOption = None,
+    seed: options.SeedOption = 0,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Judge and time a candidate; exit 1 when it is refused."""
     from ..judge.build import load_candidate
-    from ..run.evaluator import Places
     from ..run.optimize import judge_given
+    from ..run.places import Places
     from .deliver import delivered
     from .reading import problem_of
 
@@ -163,8 +143,8 @@ def evaluate(
     places = Places(out=out or new_folder(f"{problem.name}-evaluate"), cache=config.cache_dir())
     with Interruptible(places.out, resumable=False):
         finished = judge_given(
-            problem, given, places=places, seed=seed, say=say(as_json), sanitize=sanitize,
-            timing=Timing(budget_s=config.seconds(timing, "--timing"), compiled=not no_compile),
+            problem, given, places=places, seed=seed, say=say(as_json), sanitize=sanitize or racecheck,
+            racecheck=racecheck, timing=config.timed(timing, compiled=False if no_compile else compile_modes),
         )  # fmt: skip
     code = show(delivered(finished, places.out, given_at=candidate), as_json=as_json)
     raise typer.Exit(code if finished.stop.best is not None else 1)
@@ -176,12 +156,12 @@ def profile(
     candidate: Annotated[
         Path | None, typer.Argument(help="A file or a folder with ModelNew; default: the module as it is.")
     ] = None,
-    target: TargetOption = "auto",
-    mode: ModeOption = "auto",
-    question: QuestionOption = "auto",
-    env: EnvOption = None,
-    seed: SeedOption = 0,
-    as_json: JsonOption = False,
+    target: options.TargetOption = "auto",
+    mode: options.ModeOption = "auto",
+    question: options.QuestionOption = "auto",
+    env: options.EnvOption = None,
+    seed: options.SeedOption = 0,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Say what limits a call, with the evidence, and which changes are most likely to pay; judges nothing."""
     from .profiles import profiled
@@ -201,7 +181,7 @@ def profile(
 
 @app.command()
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")], as_json: JsonOption = False
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of a run.")], as_json: options.JsonOption = False
 ) -> None:
     """Write report.md and report.html anew from the journal, and print the table."""
     from .deliver import redelivered
@@ -214,16 +194,16 @@ def discover(
     where: Annotated[
         str, typer.Argument(metavar="FILE|FOLDER|kernelbench:PATH/levelN", help="A problem file, or many.")
     ],
-    only: OnlyOption = None,
-    target: TargetOption = "auto",
+    only: options.OnlyOption = None,
+    target: options.TargetOption = "auto",
     svg: Annotated[Path | None, typer.Option("--svg", metavar="PATH", help="Draw a file's graph into it.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Where a folder's results are kept.")] = None,
     budget: Annotated[str, typer.Option("--budget", help="Time for one task's rounds of timing, e.g. 4s.")] = "4s",
-    env: EnvOption = None,
-    seed: SeedOption = 0,
-    jobs: JobsOption = 1,
-    devices: DevicesOption = None,
-    as_json: JsonOption = False,
+    env: options.EnvOption = None,
+    seed: options.SeedOption = 0,
+    jobs: options.JobsOption = 1,
+    devices: options.DevicesOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Say where a module's time goes, which patterns realise which part of it, and what each could win."""
     from .discoveries import discovered
@@ -239,8 +219,8 @@ def discover(
 @app.command()
 def tune(
     file: Annotated[Path, typer.Argument(help="Problem file: Model, get_inputs, get_init_inputs, optionally CASES.")],
-    target: TargetOption = "auto",
-    budget: BudgetOption = "5m",
+    target: options.TargetOption = "auto",
+    budget: options.BudgetOption = "5m",
     trials: Annotated[
         int,
         typer.Option(
@@ -251,9 +231,9 @@ def tune(
         str,
         typer.Option("--ahead", help="Measure nothing: compile all settings for a GPU that is not here, e.g. h200."),
     ] = "",
-    env: EnvOption = None,
-    seed: SeedOption = 0,
-    as_json: JsonOption = False,
+    env: options.EnvOption = None,
+    seed: options.SeedOption = 0,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Measure the knobs of every fused kernel of a module, and remember which settings won."""
     from ..run.tune import tune as run
@@ -285,7 +265,7 @@ def winners(
     ],
     file: Annotated[Path | None, typer.Argument(help="merge: a file to take over; export: the file to write.")] = None,
     add: Annotated[bool, typer.Option("--add", help="export: to what the file holds; newer evidence wins.")] = False,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Show the settings that won on this machine, or came with the package, with their evidence; take over others';
     give this machine's away."""
@@ -318,7 +298,7 @@ def patterns(
         typer.Argument(help="check: judge anew what is not trusted; page: docs/patterns.md, of the table of rules."),
     ],
     words: Annotated[list[str] | None, typer.Argument(metavar="NAME|WORDS|FILE", help="Of what, or where.")] = None,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """List what can be realised, what was and what won here; search it; judge it anew, give it away, take it over."""
     from .patterns import known
@@ -327,7 +307,7 @@ def patterns(
 
 
 @app.command()
-def doctor(as_json: JsonOption = False) -> None:
+def doctor(as_json: options.JsonOption = False) -> None:
     """Say what was found on this machine, what was measured, and what to do about each lack."""
     from ..edges.gpu.machine import machines
     from ..edges.toolchain import findings
@@ -346,15 +326,15 @@ def audit(
     where: Annotated[
         str, typer.Argument(metavar="FILE|FOLDER|kernelbench:PATH/levelN", help="A problem file, or many.")
     ],
-    only: OnlyOption = None,
-    target: TargetOption = "auto",
+    only: options.OnlyOption = None,
+    target: options.TargetOption = "auto",
     out: Annotated[Path | None, typer.Option("--out", help="Where a folder's results are kept.")] = None,
     budget: Annotated[str, typer.Option("--budget", help="Time for one task's trials, e.g. 90s.")] = "60s",
-    env: EnvOption = None,
+    env: options.EnvOption = None,
     seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="Seed of weights and inputs.")] = 0,
-    jobs: JobsOption = 1,
-    devices: DevicesOption = None,
-    as_json: JsonOption = False,
+    jobs: options.JobsOption = 1,
+    devices: options.DevicesOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Say whether a score on a task means anything; exit 1 when it does not."""
     from .audits import audited
@@ -377,20 +357,21 @@ def mcp(
     runs: Annotated[
         Path | None, typer.Option("--runs", help="Where new runs are kept; default: runs under the root.")
     ] = None,
-    target: TargetOption = "auto",
-    sanitize: WinnerSanitizeOption = None,
-    budget: AgentBudgetOption = "1h",
-    timing: TimingOption = "6s",
-    no_compile: NoCompileOption = False,
-    evaluator: EvaluatorOption = "",
-    env: EnvOption = None,
-    seed: SeedOption = 0,
+    target: options.TargetOption = "auto",
+    sanitize: options.WinnerSanitizeOption = None,
+    budget: options.AgentBudgetOption = "1h",
+    timing: options.TimingOption = "6s",
+    no_compile: options.NoCompileOption = False,
+    compile_modes: options.CompileModesOption = "usual",
+    evaluator: options.EvaluatorOption = "",
+    env: options.EnvOption = None,
+    seed: options.SeedOption = 0,
 ) -> None:
     """Let a coding agent open problems, submit candidates and be judged, over the Model Context Protocol."""
     from .agents import serve
     from .tools import House
 
-    timed = Timing(budget_s=config.seconds(timing, "--timing"), compiled=not no_compile)
+    timed = config.timed(timing, compiled=False if no_compile else compile_modes)
     terms = config.agents_terms(budget, timing=timed, sanitize=sanitize, seed=seed, evaluator=evaluator)
     chosen = target_of(target, evaluator) if evaluator else target
     house = House(cache=config.cache_dir(), target=chosen, terms=terms, say=say(False), env=tuple(env or ()))
@@ -404,8 +385,8 @@ def worker(
     watch: Annotated[bool, typer.Option("--watch", help="Stay, and take what comes; else leave when all is done.")] = (
         False
     ),
-    jobs: JobsOption = 1,
-    as_json: JsonOption = False,
+    jobs: options.JobsOption = 1,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Build, judge, tune and profile for a machine that asks for it through a folder of files."""
     from .workers import served

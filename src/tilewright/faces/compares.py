@@ -60,14 +60,9 @@ def entrants(text: str) -> tuple[Entrant, ...]:
 
 
 def run_strategies(
-    campaign: Campaign,
-    chosen: Sequence[Entrant],
-    *,
-    asked: BenchRequest,
-    repeats: int,
-    seed: int,
+    campaign: Campaign, chosen: Sequence[Entrant], *, asked: BenchRequest, repeats: int, seed: int,
     say: Callable[[str], None],
-) -> int:
+) -> int:  # fmt: skip
     """Each on each problem, those that ask a model `repeats` times, with a seed each; how many runs are pending.
     `campaign`: the problems and settings that all share, `out` the folder of them all."""
     pending = 0

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from ..facts.errors import UserError
+from ..facts.pattern import COMPILE_MODES
 from ..facts.run import Limits, Timing
 
 if TYPE_CHECKING:
@@ -102,14 +103,28 @@ def address(text: str) -> tuple[str, int]:
     return found[1] or found[2] or "127.0.0.1", int(found[3])
 
 
-def seconds(text: str, of: str) -> float:
+def seconds(text: str | float, of: str) -> float:
     """`90`, `90s`, `5m`, `1.5h` in seconds, a year at most; UserError, which names the setting `of`, on anything
     else."""
+    text = text if isinstance(text, str) else f"{text:f}" if type(text) in (int, float) else str(text)
     found = re.fullmatch(rf"({_NUMBER})\s*([smh]?)", text.strip())
     value = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
     if not 1e-3 <= value <= _LONGEST_S:
         raise UserError(f"{of}: {_short(text)} is not a duration; write 90s, 5m or 1h (a year at most)")
     return value
+
+
+def timed(timing: str, *, compiled: bool | str, of: str = "--timing", modes_of: str = "--compile-modes") -> Timing:
+    """How candidates are to be timed: for how long, and against torch.compile where it is `compiled`, in modes that a
+    text names, by commas, or "all"; UserError on anything else."""
+    modes: tuple[str, ...] = ()
+    if isinstance(compiled, str) and compiled not in ("", "usual"):
+        modes = COMPILE_MODES if compiled == "all" else tuple(part.strip() for part in compiled.split(","))
+        if unknown := [mode for mode in modes if mode not in COMPILE_MODES]:
+            raise UserError(
+                f"{modes_of}: torch.compile has no mode {_short(unknown[0])}; it has {', '.join(COMPILE_MODES)}"
+            )
+    return Timing(budget_s=seconds(timing, of), compiled=compiled is not False, modes=modes)
 
 
 def _short(text: str) -> str:

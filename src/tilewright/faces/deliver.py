@@ -17,8 +17,8 @@ from ..facts.errors import UserError
 from ..facts.move import Event
 from ..facts.run import SearchContext
 from ..report import bench_summary, bench_table, html, markdown, summary, table
-from ..run.evaluator import Places
 from ..run.optimize import Finished
+from ..run.places import Places
 from . import config
 
 

@@ -34,10 +34,11 @@ class Stopped(KeyboardInterrupt):
 
 def exit_code(run: Callable[[], Any]) -> int:
     """What `run` returns, or the code for what it raises, which is told in one line on stderr: 2 the user's mistake, 3
-    ours, 75 pending, 128 + n ended by signal n."""
+    ours, 75 pending, 128 + n ended by signal n, unless a result was handed over all the same (`stands`)."""
     _left.clear()
+    _stands.clear()
     code = _code_of(run)
-    if not _obeying:
+    if not _obeying or _stands:
         return code
     if not _told:  # whatever libraries have made of the exception
         line("interrupted; start it again", 0)
@@ -175,6 +176,12 @@ _again: list[str] = []  # how to go on, as those blocks say that are open
 _told: list[str] = []  # what they said at an interruption
 _left: list[str] = []  # how to go on, as those blocks said that another exception has left
 _obeying: list[int] = []  # the signals that came
+_stands: list[bool] = []  # whether a result was handed over that came before a signal
+
+
+def stands() -> None:
+    """From here on the exit code is the result's, though a signal has ended the search for a better one."""
+    _stands.append(True)
 
 
 class Interruptible:

@@ -23,6 +23,8 @@ from ..kernels.guards import Guard, count
 from ..kernels.survey import GUARD
 from ..run.optimize import write_candidate
 from . import config
+from .called import let_be_called
+from .trees import PLAIN, Trees, adapted, layout
 
 _FALLBACKS = "_tilewright_fallbacks"
 _MODEL = "_tilewright_model"
@@ -31,14 +33,38 @@ _Files = tuple[tuple[str, str], ...]  # path and text of each
 _classes: dict[tuple[str, type], type] = {}  # the latest of each candidate and class: copies from a file are of it
 
 
-def replacement(module: nn.Module, folder: Path) -> nn.Module:
+def replacement(module: nn.Module, folder: Path, trees: Trees = PLAIN) -> nn.Module:
     """A module that runs the candidate in `folder`, which `stages.propose` made, where all is as it is in `module` now,
-    and else the forward of `module`'s class. It shares submodules, parameters and buffers with `module`."""
-    kind = _class(load_candidate(folder), type(module), folder)
+    and else the forward of `module`'s class. It shares submodules, parameters and buffers with `module`. `trees`: its
+    containers, for which the candidate was made."""
+    return _over(module, _class(load_candidate(folder), type(module), folder, trees))
+
+
+def repeated(module: nn.Module, first: nn.Module) -> nn.Module:
+    """The same of a module that computes what the one does that `first` replaces, with parameters of its own: kernels
+    are built once, and calls counted together."""
+    return _over(module, type(first))
+
+
+def _over(module: nn.Module, kind: type) -> nn.Module:
     new = _empty(kind)
     new.__dict__.update(module.__dict__)
     new.__dict__[GUARD] = getattr(kind, _MODEL).guard(new)
     return new
+
+
+def adapted_module(module: nn.Module, trees: Trees) -> nn.Module:
+    """The module as it is judged: it takes and gives tensors in plain containers."""
+    if trees.plain:
+        return module
+    made = _empty(_adapted(type(module), trees))
+    made.__dict__.update(module.__dict__)
+    return made
+
+
+def _adapted(base: type, trees: Trees) -> type:
+    kind: type = adapted(base, tuple(map(layout, trees.given)), trees.result is not None)
+    return kind
 
 
 def fallbacks(module: nn.Module) -> dict[str, int]:
@@ -47,19 +73,22 @@ def fallbacks(module: nn.Module) -> dict[str, int]:
     return dict(getattr(type(module), _FALLBACKS, {}))
 
 
-def _class(candidate: Candidate, base: type, folder: Path) -> type:
+def _class(candidate: Candidate, base: type, folder: Path, trees: Trees) -> type:
     """The candidate's ModelNew with the user's class, as it is in this process, where it had the captured one; it
     counts for itself."""
-    model = loaded(folder, base)
+    model = loaded(folder, base if trees.plain else _adapted(base, trees))
+    if not trees.plain and not hasattr(model.ModelNew, "_tilewright_fall_back"):
+        model = loaded(folder, base)  # torch.compile has all of it, and takes containers
     kind: type = model.ModelNew
+    let_be_called(kind, base, trees, model)
     kind.__name__, kind.__qualname__ = base.__name__, base.__qualname__  # as its errors and its repr say
     setattr(kind, _MODEL, model)
     for name in [name for name in vars(kind) if name.startswith(_CASE)]:
         setattr(kind, name, _tried(kind, name))
-    return _registered(kind, candidate, base, model.FALLBACKS)
+    return _registered(kind, candidate, base, model.FALLBACKS, trees)
 
 
-def _registered(kind: type, candidate: Candidate, base: type, counts: dict[str, int]) -> type:
+def _registered(kind: type, candidate: Candidate, base: type, counts: dict[str, int], trees: Trees) -> type:
     """The class, copied and pickled as modules of `base` are."""
     files: _Files = tuple((file.path, file.text) for file in candidate.files)
 
@@ -67,7 +96,8 @@ def _registered(kind: type, candidate: Candidate, base: type, counts: dict[str, 
         held, state = self.__dict__.get(GUARD), self.__getstate__()
         if isinstance(state, dict):
             state = {key: value for key, value in state.items() if key != GUARD}
-        return _restored, (base, files, None if held is None else held.__getstate__()), state
+        known = base, files, None if held is None else held.__getstate__()
+        return _restored, known if trees.plain else (*known, trees), state
 
     setattr(kind, _FALLBACKS, counts)
     kind.__reduce_ex__ = reduce  # type: ignore[method-assign,assignment]
@@ -97,7 +127,7 @@ def _empty(kind: type) -> nn.Module:
     return made
 
 
-def _restored(base: type, files: _Files, guard: Any) -> nn.Module:
+def _restored(base: type, files: _Files, guard: Any, trees: Trees = PLAIN) -> nn.Module:
     """Unpickles: the candidate is written to the cache, and loaded from there. Where it can't be, the module is one of
     `base` that says so when it is called."""
     candidate = Candidate(files=tuple(SourceFile(path=path, text=text) for path, text in files))
@@ -107,9 +137,9 @@ def _restored(base: type, files: _Files, guard: Any) -> nn.Module:
             if not folder.exists():
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 write_candidate(candidate, folder)
-            kind = _class(candidate, base, folder)
+            kind = _class(candidate, base, folder, trees)
     except Exception as error:  # whatever a library that is missing here makes of its import
-        kind = _unfused(candidate, base, _no_kernels(error))
+        kind = _unfused(candidate, base, _no_kernels(error), trees)
     made = _empty(kind)
     if guard is not None:
         guards = getattr(getattr(kind, _MODEL, None), "Guard", Guard)  # one that is not asked is kept for the next file
@@ -118,7 +148,7 @@ def _restored(base: type, files: _Files, guard: Any) -> nn.Module:
     return made
 
 
-def _unfused(candidate: Candidate, base: type, why: str) -> type:
+def _unfused(candidate: Candidate, base: type, why: str, trees: Trees) -> type:
     counts: dict[str, int] = {}
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -126,7 +156,7 @@ def _unfused(candidate: Candidate, base: type, why: str) -> type:
         return base.forward(self, *args, **kwargs)  # type: ignore[attr-defined]
 
     kind = type(base.__name__, (base,), {"forward": forward, GUARD: None})
-    return _registered(kind, candidate, base, counts)
+    return _registered(kind, candidate, base, counts, trees)
 
 
 def _tried(kind: type, name: str) -> Callable[..., Any]:

@@ -9,37 +9,9 @@ from typing import Annotated, Literal
 import typer
 
 from ..facts.errors import UserError
-from . import config
+from . import config, options
 from .exits import Interruptible, line
-from .options import (
-    BaseUrlOption,
-    DevicesOption,
-    EffortOption,
-    EnvOption,
-    EvaluatorOption,
-    JobsOption,
-    JsonOption,
-    ModelOption,
-    ModeOption,
-    NoAlgebraOption,
-    NoCompileOption,
-    NoWaitOption,
-    OnlyOption,
-    OutOption,
-    PrecisionOption,
-    SanitizeOption,
-    SearchBudgetOption,
-    SeedOption,
-    StrategyOption,
-    TargetOption,
-    TimingOption,
-    WithoutOption,
-    devices_of,
-    new_folder,
-    numbers_of,
-    parts_of,
-    target_of,
-)
+from .options import devices_of, new_folder, numbers_of, parts_of, target_of
 from .printing import put, say, stdout
 
 
@@ -47,27 +19,28 @@ def bench(
     folder: Annotated[
         str, typer.Argument(metavar="FOLDER|kernelbench:PATH/levelN", help="Where the problem files are.")
     ],
-    only: OnlyOption = None,
-    target: TargetOption = "auto",
-    mode: ModeOption = "auto",
-    precision: PrecisionOption = "reference",
-    sanitize: SanitizeOption = False,
-    out: OutOption = None,
-    budget: SearchBudgetOption = "",
-    timing: TimingOption = "6s",
-    no_compile: NoCompileOption = False,
-    no_algebra: NoAlgebraOption = False,
-    strategy: StrategyOption = None,
-    without: WithoutOption = "",
-    model: ModelOption = None,
-    base_url: BaseUrlOption = "",
-    effort: EffortOption = None,
-    evaluator: EvaluatorOption = "",
-    no_wait: NoWaitOption = False,
-    env: EnvOption = None,
-    seed: SeedOption = 0,
-    jobs: JobsOption = 1,
-    devices: DevicesOption = None,
+    only: options.OnlyOption = None,
+    target: options.TargetOption = "auto",
+    mode: options.ModeOption = "auto",
+    precision: options.PrecisionOption = "reference",
+    sanitize: options.SanitizeOption = False,
+    out: options.OutOption = None,
+    budget: options.SearchBudgetOption = "",
+    timing: options.TimingOption = "6s",
+    no_compile: options.NoCompileOption = False,
+    compile_modes: options.CompileModesOption = "usual",
+    no_algebra: options.NoAlgebraOption = False,
+    strategy: options.StrategyOption = None,
+    without: options.WithoutOption = "",
+    model: options.ModelOption = None,
+    base_url: options.BaseUrlOption = "",
+    effort: options.EffortOption = None,
+    evaluator: options.EvaluatorOption = "",
+    no_wait: options.NoWaitOption = False,
+    env: options.EnvOption = None,
+    seed: options.SeedOption = 0,
+    jobs: options.JobsOption = 1,
+    devices: options.DevicesOption = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write tasks, summary, command, commit and machine here.")
     ] = None,
@@ -78,7 +51,7 @@ def bench(
 
     settings = ["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing, '--timing'):g}s"]
     settings += ["--sanitize" if sanitize else "--no-sanitize", "--seed", str(seed)]
-    settings += ["--no-compile"] if no_compile else []
+    settings += ["--no-compile"] if no_compile else ["--compile-modes", compile_modes]
     settings += ["--no-algebra"] if no_algebra else []
     settings += config.env_flags(env or ())
     asked = BenchRequest(
@@ -115,24 +88,25 @@ def compare(
     ] = "",
     repeats: Annotated[int, typer.Option("--repeats", min=1, max=1000, help="Runs of each that asks a model.")] = 3,
     svg: Annotated[Path | None, typer.Option("--svg", metavar="PATH", help="Draw best so far against --by.")] = None,
-    only: OnlyOption = None,
-    target: TargetOption = "auto",
-    mode: ModeOption = "auto",
-    precision: PrecisionOption = "reference",
-    out: OutOption = None,
-    budget: SearchBudgetOption = "",
-    timing: TimingOption = "6s",
-    no_compile: NoCompileOption = False,
-    model: ModelOption = None,
-    base_url: BaseUrlOption = "",
-    effort: EffortOption = None,
-    evaluator: EvaluatorOption = "",
-    no_wait: NoWaitOption = False,
-    env: EnvOption = None,
-    seed: SeedOption = 0,
-    jobs: JobsOption = 1,
-    devices: DevicesOption = None,
-    as_json: JsonOption = False,
+    only: options.OnlyOption = None,
+    target: options.TargetOption = "auto",
+    mode: options.ModeOption = "auto",
+    precision: options.PrecisionOption = "reference",
+    out: options.OutOption = None,
+    budget: options.SearchBudgetOption = "",
+    timing: options.TimingOption = "6s",
+    no_compile: options.NoCompileOption = False,
+    compile_modes: options.CompileModesOption = "usual",
+    model: options.ModelOption = None,
+    base_url: options.BaseUrlOption = "",
+    effort: options.EffortOption = None,
+    evaluator: options.EvaluatorOption = "",
+    no_wait: options.NoWaitOption = False,
+    env: options.EnvOption = None,
+    seed: options.SeedOption = 0,
+    jobs: options.JobsOption = 1,
+    devices: options.DevicesOption = None,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Say what strategies reached on the same problems after equal spending; run them first, where they are named."""
     from .benches import BenchRequest, campaign_of, require_asked, usual_budget_s
@@ -153,7 +127,8 @@ def compare(
             target=target_of(target, evaluator), budget=budget, usual_s=usual_budget_s(model is not None),
             asked=replace(asked, model=None, base_url="", effort=None, evaluator=""),  # each has flags of its own
             settings=["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing, '--timing'):g}s",
-                      "--no-sanitize", *(["--no-compile"] if no_compile else []), *config.env_flags(env or ())],
+                      "--no-sanitize", *(["--no-compile"] if no_compile else ["--compile-modes", compile_modes]),
+                      *config.env_flags(env or ())],
         )  # fmt: skip
         for entrant in chosen:
             entrant.flags(asked)  # what is wrong with them is said before any work

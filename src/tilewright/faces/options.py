@@ -16,8 +16,7 @@ from . import config
 MOST_SEED = 2**32 - 1
 
 TargetOption = Annotated[
-    Literal["auto", "cuda", "cpu"],
-    typer.Option("--target", help="Device to run on; auto: the GPU, else the CPU."),
+    Literal["auto", "cuda", "cpu"], typer.Option("--target", help="Device to run on; auto: the GPU, else the CPU.")
 ]
 SeedOption = Annotated[
     int,
@@ -58,6 +57,9 @@ WinnerSanitizeOption = Annotated[
         show_default=False,
     ),
 ]
+RacecheckOption = Annotated[
+    bool, typer.Option("--racecheck", help="Where the memory is watched on a GPU: look for races of threads, too.")
+]
 QuestionOption = Annotated[
     Question,
     typer.Option("--question", help="What ncu is to look at more closely; auto: what limits the longest kernel."),
@@ -69,11 +71,19 @@ TimingOption = Annotated[
 NoCompileOption = Annotated[
     bool, typer.Option("--no-compile", help="Leave torch.compile out: it takes minutes on a large module.")
 ]
+CompileModesOption = Annotated[
+    str,
+    typer.Option(
+        "--compile-modes",
+        help="Modes of torch.compile to time beside candidates, by commas, or all; usual: default, and on a GPU "
+        "reduce-overhead. What takes minutes to compile is timed once and remembered.",
+    ),
+]
 NoAlgebraOption = Annotated[
     bool,
     typer.Option("--no-algebra", help="Leave the amount of work as it is: no weights summed first, no zeros left out."),
 ]
-BudgetOption = Annotated[str, typer.Option("--budget", help="Time for the search, e.g. 90s, 5m, 1h.")]
+BudgetOption = Annotated[str, typer.Option("--budget", help="Time for all of it, e.g. 90s, 5m, 1h.")]
 
 AgentBudgetOption = Annotated[
     str, typer.Option("--budget", help="What a run may take at most: time, tries, e.g. 1h,20tries,device:20m.")
@@ -91,8 +101,7 @@ WithoutOption = Annotated[
     ),
 ]  # fmt: skip
 ModelOption = Annotated[
-    str | None,
-    typer.Option("--model", metavar="PROVIDER:NAME|mailbox:DIR|...", help="The model that a strategy asks."),
+    str | None, typer.Option("--model", metavar="PROVIDER:NAME|mailbox:DIR|...", help="The model that a strategy asks.")
 ]
 BaseUrlOption = Annotated[
     str, typer.Option("--base-url", help="Where the provider listens, if not at its own address.")
@@ -127,8 +136,7 @@ SearchBudgetOption = Annotated[
 
 OnlyOption = Annotated[str | None, typer.Option("--only", help="Problem numbers, e.g. 1,5,19-31 (of a folder).")]
 JobsOption = Annotated[
-    int,
-    typer.Option("--jobs", min=1, max=1024, help="Problems at once on each device; they measure in turn."),
+    int, typer.Option("--jobs", min=1, max=1024, help="Problems at once on each device; they measure in turn.")
 ]
 DevicesOption = Annotated[
     str | None, typer.Option("--devices", help="GPUs to spread a folder over, e.g. 0,1,2,3; default: one.")

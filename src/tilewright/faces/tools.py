@@ -17,7 +17,8 @@ from ..facts.problem import Precision, Target
 from ..facts.profile import Question
 from ..judge.build import candidate_of, load_candidate
 from ..report import attempt_object, attempt_row, ended_object, profile_object, sweep_object, words
-from ..run.evaluator import Places, composed
+from ..run.matching import composed
+from ..run.places import Places
 from ..run.session import Session, Terms
 from ..search.strategies.agent import attempts, library
 from ..search.strategies.asking import shown, task_of

@@ -14,32 +14,10 @@ from .older import Product, broadcast, contracted
 T = TypeVar("T")
 
 _MODULES = (
-    "..ir.program",
-    "..ir.access",
-    ".space",
-    ".candidate",
-    ".profile",
-    ".outcome",
-    ".tensor",
-    ".problem",
-    ".machine",
-    ".pattern",
-    ".discovery",
-    ".dialogue",
-    ".move",
-    "..ir.graph",
-    ".segment",
-    ".realised",
-    ".run",
-    ".audit",
-    ".winner",
-    ".demand",
-    ".order",
-    ".document",
-    ".rule",
-    ".verdict",
-    ".gradients",
-)
+    "..ir.program", "..ir.access", ".space", ".candidate", ".profile", ".outcome", ".tensor", ".problem", ".machine",
+    ".pattern", ".discovery", ".dialogue", ".move", "..ir.graph", ".segment", ".realised", ".run", ".audit", ".winner",
+    ".demand", ".order", ".document", ".rule", ".verdict", ".gradients",
+)  # fmt: skip
 
 
 # Names of journals of format 4, which this version reads, and the next need not.

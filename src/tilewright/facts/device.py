@@ -49,11 +49,9 @@ class Device:
         if shared_bytes > self.cta_shared_bytes:
             return 0
         return min(
-            self.ctas,
-            self.threads // threads,
-            self.registers // max(given * threads, 1),
+            self.ctas, self.threads // threads, self.registers // max(given * threads, 1),
             self.shared_bytes // (shared_bytes + RESERVED_SHARED_BYTES),
-        )
+        )  # fmt: skip
 
     @property
     def plan_facts(self) -> dict[str, int | str]:

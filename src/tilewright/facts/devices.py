@@ -21,11 +21,9 @@ CAPABILITIES = {
     "sm_80": Capability(shared_bytes=164 * _KB, cta_shared_bytes=163 * _KB, threads=2048, ctas=32, largest_cluster=1),
     "sm_86": Capability(shared_bytes=100 * _KB, cta_shared_bytes=99 * _KB, threads=1536, ctas=16, largest_cluster=1),
     "sm_89": Capability(shared_bytes=100 * _KB, cta_shared_bytes=99 * _KB, threads=1536, ctas=24, largest_cluster=1),
-    "sm_90a": _HOPPER,
-    "sm_100a": _HOPPER,
-    "sm_103a": _HOPPER,
+    "sm_90a": _HOPPER, "sm_100a": _HOPPER, "sm_103a": _HOPPER,
     "sm_120a": Capability(shared_bytes=100 * _KB, cta_shared_bytes=99 * _KB, threads=1536, ctas=24, largest_cluster=8),
-}
+}  # fmt: skip
 _LEAST = CAPABILITIES["sm_86"]  # for a GPU of which nothing is known
 
 

@@ -128,7 +128,8 @@ class Launches:
 class Timed:
     checked: Checked
     times_ns: tuple[tuple[str, Interval], ...]  # median and 99% interval by implementation name
-    # "ours", "eager", "compile" with cold caches; "ours_warm" and so on with warm ones; "eager_again" (A/A)
+    # "ours", "eager", "compile" with cold caches; "ours_warm" and so on with warm ones; "eager_again" (A/A).
+    # "compile" is torch.compile in the fastest mode that was timed (`compile_mode`), others are "compile:MODE"
     ratios: tuple[
         tuple[str, Interval], ...
     ]  # baseline time / our time, paired: "eager", "compile", each also "_warm"; "aa" (eager / eager)
@@ -147,6 +148,8 @@ class Timed:
     undecided: bool = False  # noise hid to the end whether the last is more than nothing: no gain can be claimed
     device: tuple[DeviceState, ...] = ()  # before and after timing
     launches: Launches | None = None  # None: not seen, or not on a GPU
+    compile_mode: str = "default"
+    compile_remembered: str = ""  # the day on which it was timed beside eager, where it was not in these rounds
 
     @property
     def launch_bound(self) -> bool:
@@ -185,6 +188,13 @@ class Timed:
 
     def ratio(self, name: str) -> Interval | None:
         return dict(self.ratios).get(name)
+
+    @property
+    def compile_title(self) -> str:
+        """torch.compile as "compile" stands for it, with its mode where that is not the default."""
+        told = [] if self.compile_mode == "default" else [self.compile_mode]
+        told += [f"timed {self.compile_remembered}"] if self.compile_remembered else []
+        return f"torch.compile ({', '.join(told)})" if told else "torch.compile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

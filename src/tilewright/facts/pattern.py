@@ -162,6 +162,9 @@ class Choice:
 
 Recipe = tuple[Choice, ...]  # the patterns to realise; every other node stays torch
 INDUCTOR = "inductor"  # the choice of this name has torch.compile run what is left to torch; its knob is `mode`
+# A mode that torch.compile does not have: eager mode runs what is left to torch, and a CUDA graph replays the whole.
+CUDA_GRAPH = "cuda-graph"
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")  # of torch.compile
 
 
 def inductor_mode(recipe: Recipe) -> str:

@@ -47,10 +47,11 @@ class Matched:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
     """How the user wants candidates to be timed: for `budget_s` (four times that where a gain may still hide in the
-    noise), against eager, and against torch.compile too where `compiled`."""
+    noise), against eager, and against torch.compile too where `compiled`, in these `modes`; (): the usual ones."""
 
     budget_s: float = 6.0
     compiled: bool = True
+    modes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,7 @@ class Request:
     evaluator: str = ""  # who builds, judges, tunes and profiles: "bundle:DIR"; "": this machine
     without: tuple[str, ...] = ()  # parts of the strategy that are switched off, to see what each is worth
     algebra: bool = True  # whether the amount of work may be changed (see frontend.rewrite.algebra)
+    racecheck: bool = False  # where the winner goes under compute-sanitizer: under its racecheck, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +127,7 @@ class SearchContext:
     libraries: Recipe = ()  # parts of the main case for which there is a library call
     inductor: tuple[Point, ...] = ()  # in which torch.compile may run what is left to torch, the likeliest first
     refusals: tuple[str, ...] = ()  # why libraries realise nothing of the main case, a sentence each
+    opened_s: float = 0.0  # of the budget, that it took to learn this; 0.0: not counted, and nothing is judged early
 
     @property
     def with_algebra(self) -> SearchContext:

@@ -52,14 +52,10 @@ class Polynomial:
         return Polynomial(found)
 
 
-def _symbol(name: str) -> Polynomial:
-    return Polynomial({(name,): 1})
-
-
 def scans_of(combine: Callable[..., Any], count: int) -> tuple[tuple[str, tuple[int, ...]], ...] | None:
     """For each of `count` leaves the operator that scans it, and the leaves that this takes; None where one has none.
     `combine` takes the leaves on the left, then those on the right."""
-    left, right = ([_symbol(f"{side}{i}") for i in range(count)] for side in "lr")
+    left, right = ([Polynomial({(f"{side}{i}",): 1}) for i in range(count)] for side in "lr")
     try:
         made = pytree.tree_leaves(combine(*left, *right))
     except Exception:  # the user's function on what is no tensor: it may fail in any way, and is no polynomial then

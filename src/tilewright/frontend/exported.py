@@ -19,6 +19,7 @@ from torch._ops import OperatorBase
 from torch.export import ExportedProgram
 
 from .associative import recognised
+from .eager import export
 from .recurrent import told_by_shape
 
 Exported = ExportedProgram | Exception  # or what torch.export raised: it has many kinds of errors
@@ -29,7 +30,7 @@ def exported(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *
     """The module as torch.export sees it; without `training` also the scans that it would not."""
     try:
         with nullcontext() if training else recognised(), told_by_shape():
-            return torch.export.export(module, args, kwargs, strict=False)
+            return export(module, args, kwargs)
     except Exception as error:
         return error
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from tilewright.ir.graph import Graph, Node
 
+from .eager import export
 from .recurrent import told_by_shape
 from .trace import trace
 
@@ -58,7 +59,7 @@ def _is_indifferent(module: nn.Module, args: Sequence[Tensor], rows: int) -> boo
     with warnings.catch_warnings(), torch.no_grad(), told_by_shape():
         warnings.simplefilter("ignore")
         try:
-            torch.export.export(module, tuple(args), {}, dynamic_shapes=tuple(shapes), strict=False)
+            export(module, tuple(args), {}, dynamic_shapes=tuple(shapes))
         except Exception:  # of many kinds: a size that is decided by, an operator that it can't follow
             return False
     return True

@@ -26,6 +26,7 @@ from .last_state import ends, lowered
 from .lowering.lower import Builder, Expr, NotLowered, dtype_name, memory_order
 from .lowering.lowerings import LOWERINGS
 from .lowering.views import FILL_LOWERINGS
+from .masks import without_masks
 from .prune import early, pruned
 from .writes import written
 
@@ -163,7 +164,7 @@ def _read(program: ExportedProgram) -> _Traced:
             updates.append((by_target.get(target, target), leaf))
         else:
             raise ValueError(f"an output of kind {spec.kind.name} can't be represented")
-    graph = chain_einsums(program.graph)
+    graph = without_masks(chain_einsums(program.graph), {n: t for n, (_, t) in constants.items()})
     return _Traced(graph=graph, states=states, constants=constants, inputs=inputs, results=results,
                    result_spec=program.call_spec.out_spec, updates=updates)  # fmt: skip
 
@@ -298,12 +299,10 @@ class _Walk:
             results = [lowered(self.builder, results[0])]
         schema = node.target._schema
         self.calls.append(Call(
-            name=node.name, target=_target(node.target),
-            args=tuple(self._template(a) for a in node.args),
+            name=node.name, target=_target(node.target), args=tuple(self._template(a) for a in node.args),
             kwargs=tuple((k, self._template(v)) for k, v in node.kwargs.items()),
             results=tuple("" if r is None else r.node.name for r in results), single=single,
-            view=any(r.alias_info is not None for r in schema.returns),
-            ordered=_draws(node) or schema.is_mutable,
+            view=any(r.alias_info is not None for r in schema.returns), ordered=_draws(node) or schema.is_mutable,
         ))  # fmt: skip
         self.values[node] = results[0] if single else tuple(results)
         if instead := self.builder.instead:

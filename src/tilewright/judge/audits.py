@@ -101,10 +101,7 @@ class _Bench:
     """The measurements of one problem, with its module in the reference's cell."""
 
     def __init__(self, problem: Problem, machine: Machine, reference: Cell, rng: random.Random) -> None:
-        self._problem = problem
-        self._machine = machine
-        self._reference = reference
-        self._rng = rng
+        self._problem, self._machine, self._reference, self._rng = problem, machine, reference, rng
 
     def figures(self, budget_s: float) -> Figures:
         state_seed, inputs_seed = secret(self._rng), secret(self._rng)
@@ -113,10 +110,10 @@ class _Bench:
         described = self._reference.ask(request, wire.Described, limit_s=_LIMIT_S)
         with self._memory(described) as memory:
             memory.state.take()
-            memory.draw(0, family="own", seed=inputs_seed)
-            memory.draw(1, family="own", seed=state_seed)
+            memory.sets.draw(0, family="own", seed=inputs_seed)
+            memory.sets.draw(1, family="own", seed=state_seed)
             stream = _stream(memory)
-            memory.draw(1, family="own", seed=secret(self._rng))
+            memory.sets.draw(1, family="own", seed=secret(self._rng))
             truth = self._truth(memory, inputs_seed)
             degenerate_solver = DegenerateSolver(memory, self._reference, seed=inputs_seed)
             plain = self._plain(memory, truth, operations=len(degenerate_solver.operations), stream=stream)
@@ -175,7 +172,7 @@ class _Bench:
 
     def _eager_ns(self, memory: CaseMemory) -> float:
         """The best of a few calls with cold caches: enough to tell twenty floors from one."""
-        self._reference.do(wire.Deal(args=memory.described.args, slots=(memory.inputs_at(0),)))
+        self._reference.do(wire.Deal(args=memory.described.args, slots=(memory.sets.inputs_at(0),)))
         samples = []
         for _ in range(_TIMED):
             self._reference.do(wire.Clear(flush_bytes=flush_bytes(self._machine)))
@@ -226,7 +223,7 @@ class _Bench:
         self._reference.do(wire.Redraw(seed=secret(self._rng)))
         memory.state.take()
         for k in (0, 1):
-            memory.draw(k, family="normal", seed=secret(self._rng))
+            memory.sets.draw(k, family="normal", seed=secret(self._rng))
         truth = self._truth(memory, secret(self._rng))
         if truth.error > self._limit(memory):
             return
@@ -272,7 +269,7 @@ def _scale(tensor: Tensor) -> tuple[float, float]:
 def _shift(memory: CaseMemory) -> float:
     """How far mean and deviation of any input move between two seeds, relative to the deviation."""
     most = 0.0
-    for a, b in zip(memory.inputs(0), memory.inputs(1), strict=True):
+    for a, b in zip(memory.sets.inputs(0), memory.sets.inputs(1), strict=True):
         if a.is_floating_point() and a.numel() > 1:
             (deviation, mean), (other_deviation, other_mean) = (torch.std_mean(t.float(), correction=0) for t in (a, b))
             gap = float((mean - other_mean).abs() + (deviation - other_deviation).abs())
@@ -285,7 +282,7 @@ def _stream(memory: CaseMemory) -> float:
     elements."""
     most = 0.0
     for weight in memory.state.tensors():
-        for drawn in memory.inputs(1):
+        for drawn in memory.sets.inputs(1):
             n = min(weight.numel(), drawn.numel(), _STREAM_ELEMENTS)
             if n < _LEAST_STREAM or not (weight.is_floating_point() and drawn.is_floating_point()):
                 continue

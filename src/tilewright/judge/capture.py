@@ -23,7 +23,7 @@ def captured(check: Check, reference: Cell, *, machine: Machine, rng: random.Ran
     reference's cell is good for nothing else afterwards."""
     memory = check.memory
     limit_s = memory.limits.call_s
-    args, slot, own = memory.described.args, memory.slot(0), memory.inputs_at(0)
+    args, slot, own = memory.described.args, memory.sets.slot(0), memory.sets.inputs_at(0)
     check.cell.do(wire.RecordGraph(args=args, inputs=slot), limit_s=limit_s)
     _require_right(check, rng)
     why = ""
@@ -49,13 +49,13 @@ def _require_right(check: Check, rng: random.Random) -> None:
     random numbers or move the module's state."""
     memory = check.memory
     trial = Trial(case=check.case, family=OWN, seed=secret(rng), redraw=0, draws=secret(rng))
-    memory.draw(0, family=OWN, seed=trial.seed)
+    memory.sets.draw(0, family=OWN, seed=trial.seed)
     if memory.described.random or memory.described.mutated_state:
-        memory.place(0, 0)
+        memory.sets.place(0, 0)
         return
     usable = check.usable(trial, memory.truths.run(0, seed=trial.draws).exact)
-    memory.place(0, 0)
-    request = wire.ReplayGraph(inputs=memory.slot(0), times=1)
+    memory.sets.place(0, 0)
+    request = wire.ReplayGraph(inputs=memory.sets.slot(0), times=1)
     seen = check.cell.ask(request, wire.GraphReplayed, limit_s=memory.limits.call_s)
     check.accept(wire.Called(outputs_tree=seen.outputs_tree, outputs=seen.outputs))
     check.fetch(tag=0, place=0)

@@ -14,8 +14,9 @@ from pathlib import Path
 from ..edges.sandbox.processes import started
 from ..facts.errors import HarnessError, UserError
 from ..facts.problem import Problem, Target
+from ..facts.time_budget import UNBOUNDED, TimeBudget
 from .client import Cell, CellFault, CellLimits, CellPlan
-from .compiled import CompiledBaseline
+from .compiled import CompiledBaselines
 from .memory.sizes import cell_memory_bytes
 from .spares import Spares
 from .wire import messages as wire
@@ -31,21 +32,20 @@ class Cells:
     """Starts cells, keeps the long-lived ones, ends them all. `notes`: what could not be had, for the verdict."""
 
     def __init__(
-        self, problem: Problem, *, workdir: Path, threads: int, limits: CellLimits, say: Callable[[str], None]
-    ) -> None:
+        self, problem: Problem, *, workdir: Path, threads: int, limits: CellLimits, say: Callable[[str], None],
+        time: TimeBudget = UNBOUNDED,
+    ) -> None:  # fmt: skip
         self._problem = problem
         self._workdir = workdir / f"{_FOLDERS}{os.getpid()}-{started(os.getpid())}"
         self._numbers = itertools.count()
-        self._threads = threads
-        self._limits = limits
-        self._say = say
+        self._threads, self._limits, self._say = threads, limits, say
         self._reference: Cell | None = None
         self.spares = Spares(
             problem.target, lambda namespaces: self._start(CANDIDATE, namespaces=namespaces), self._note
         )
-        self.baseline = CompiledBaseline(
+        self.baseline = CompiledBaselines(
             partial(self._start, "compile", isolate=False), self.load_problem, on_gpu=problem.target == "cuda",
-            plenty=threads >= _PLENTY, note=self._note,
+            plenty=threads >= _PLENTY, note=self._note, time=time,
         )  # fmt: skip
         self.notes: list[str] = []
 
@@ -106,11 +106,11 @@ class Cells:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def load_problem(self, *, compiled: bool = False, starts: str = "") -> wire.LoadProblem:
-        """The request that loads the problem in a reference cell."""
+    def load_problem(self, *, compiled: str = "", starts: str = "") -> wire.LoadProblem:
+        """The request that loads the problem in a reference cell; `compiled`: under torch.compile, in this mode."""
         problem = self._problem
-        return wire.LoadProblem(path=problem.path, source=problem.source, cases=problem.cases, compiled=compiled,
-                                starts=starts)  # fmt: skip
+        return wire.LoadProblem(path=problem.path, source=problem.source, cases=problem.cases,
+                                compiled=bool(compiled), mode=compiled or "default", starts=starts)  # fmt: skip
 
     def spare_memory(self, guests: Iterable[Cell] = ()) -> None:
         """Have all, and these, give a GPU's cached memory back: the next to lease it counts on what it finds free."""

@@ -1,15 +1,19 @@
-"""The torch.compile baseline of a judge, which warms up in a cell of its own while candidates are checked."""
+"""The torch.compile baselines of a judge, one for each mode, which warm up in cells of their own while candidates are
+checked."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from ..facts.errors import HarnessError
+from ..facts.time_budget import UNBOUNDED, TimeBudget
 from .client import Cell, CellFault
+from .remembered import DEFAULT, MINUTES, named
 from .wire import messages as wire
 
-_COMPILE_LIMIT_S = 240.0
+_COMPILE_LIMIT_S, _AUTOTUNE_LIMIT_S = 240.0, 900.0
+_COMPILE_SHARE = 0.5  # of a run's time, until which it is waited for
 
 
 class CompiledBaseline:
@@ -18,8 +22,9 @@ class CompiledBaseline:
 
     def __init__(
         self, start: Callable[[], Cell], load: Callable[..., wire.LoadProblem], *, on_gpu: bool, plenty: bool,
-        note: Callable[[str], None],
+        note: Callable[[str], None], mode: str = DEFAULT, time: TimeBudget = UNBOUNDED,
     ) -> None:  # fmt: skip
+        self.mode, self._time = mode, time
         self._start, self._load, self._note = start, load, note
         self._on_gpu, self._plenty = on_gpu, plenty
         self._cell: Cell | None = None
@@ -33,7 +38,7 @@ class CompiledBaseline:
         on: in the background it only loads, and torch.compile starts."""
         self.in_turn = large and self._on_gpu
         self._requests = (
-            self._load(compiled=True, starts="compiler" if self.in_turn else ""),
+            self._load(compiled=self.mode, starts="compiler" if self.in_turn else ""),
             wire.ConstructCase(case=0, seed=construct_seed, gradients=gradients),
             wire.Warm(seed=inputs_seed),
         )
@@ -64,14 +69,19 @@ class CompiledBaseline:
         cell = self._cell
         if cell is None:
             return None
-        deadline = time.monotonic() + _COMPILE_LIMIT_S
+        usual_s = _AUTOTUNE_LIMIT_S if self.mode in MINUTES else _COMPILE_LIMIT_S
+        limit_s = self._time.limit_s(usual_s, share=_COMPILE_SHARE)
+        deadline = self._time.clock() + limit_s
         try:
             while self._pending:
                 kind = wire.Constructed if self._pending == 2 else wire.Done
-                cell.collect(kind, limit_s=max(1.0, deadline - time.monotonic()))
+                cell.collect(kind, limit_s=max(1.0, deadline - self._time.clock()))
                 self._pending -= 1
         except (CellFault, HarnessError) as fault:
-            self._note(f"torch.compile could not be timed: {str(fault).splitlines()[0][:300]}")
+            of = "" if self.mode == DEFAULT else f" in mode {self.mode}"
+            late = isinstance(fault, CellFault) and fault.reason == "hung" and limit_s < usual_s
+            why = "not compiled within the budget" if late else str(fault).splitlines()[0][:300]
+            self._note(f"torch.compile{of} could not be timed: {why}")
             cell.close()
             self._cell = None
         return self._cell
@@ -85,3 +95,45 @@ class CompiledBaseline:
         if self._cell is not None:
             self._cell.close()
         self._cell = None
+
+
+class CompiledBaselines:
+    """Those of all modes that are wanted; the arguments are `CompiledBaseline`'s."""
+
+    def __init__(
+        self, start: Callable[[], Cell], load: Callable[..., wire.LoadProblem], *, on_gpu: bool, plenty: bool,
+        note: Callable[[str], None], time: TimeBudget = UNBOUNDED,
+    ) -> None:  # fmt: skip
+        self._made = partial(CompiledBaseline, start, load, on_gpu=on_gpu, plenty=plenty, note=note, time=time)
+        self._modes: tuple[CompiledBaseline, ...] = ()
+
+    def warm(
+        self, modes: Sequence[str] = (DEFAULT,), *, construct_seed: int, inputs_seed: int, gradients: wire.Gradients,
+        large: bool = False,
+    ) -> None:  # fmt: skip
+        """Let torch.compile work in these modes; see `CompiledBaseline.warm`."""
+        self._modes = tuple(self._made(mode=mode) for mode in modes)
+        for one in self._modes:
+            one.warm(construct_seed=construct_seed, inputs_seed=inputs_seed, gradients=gradients, large=large)
+
+    @property
+    def in_turn(self) -> bool:
+        return any(one.in_turn for one in self._modes)
+
+    def settle(self) -> None:
+        for one in self._modes:
+            one.settle()
+
+    def compiled(self) -> Mapping[str, Cell]:
+        """By the name of their times, the baselines that can be had, once they are warm."""
+        found = {named(one.mode): one.compiled() for one in self._modes}
+        return {name: cell for name, cell in found.items() if cell is not None}
+
+    def spare_memory(self) -> None:
+        for one in self._modes:
+            one.spare_memory()
+
+    def close(self) -> None:
+        for one in self._modes:
+            one.close()
+        self._modes = ()

@@ -37,16 +37,14 @@ class DegenerateSolver:
     the truth."""
 
     def __init__(self, memory: CaseMemory, reference: Cell, *, seed: int) -> None:
-        self._memory = memory
-        self._reference = reference
-        self._seed = seed
+        self._memory, self._reference, self._seed = memory, reference, seed
         self._large = sum(memory.poison_bytes()) > _LARGE_BYTES
         self.operations = self._listed()
 
     def ways(self) -> Iterator[Way]:
         """Cheapest first: what needs no call of the module, then what does."""
         yield from self._without_calls()
-        yield Way(kind="previous", name="", fill=lambda: self._call(self._memory.inputs_at(1)))
+        yield Way(kind="previous", name="", fill=lambda: self._call(self._memory.sets.inputs_at(1)))
         yield from self._inputs()
         yield from self._operations()
         described = self._memory.described
@@ -62,7 +60,7 @@ class DegenerateSolver:
             for kind, make in _MAKERS.items():
                 yield Way(kind=kind, name=name, fill=partial(self._fill, make, output), output=output)
         for output in range(len(self._memory.truths.own())):
-            for number in range(len(self._memory.inputs(0))):
+            for number in range(len(self._memory.sets.inputs(0))):
                 name = f"input {number}" + (f" for output {output}" if several else "")
                 fill = partial(self._copy, number, output)
                 yield Way(kind="copy", name=name, fill=fill, output=output if several else -1)
@@ -76,7 +74,7 @@ class DegenerateSolver:
         return True
 
     def _copy(self, number: int, output: int) -> bool:
-        source, own = self._memory.inputs(0)[number], self._memory.truths.own()[output]
+        source, own = self._memory.sets.inputs(0)[number], self._memory.truths.own()[output]
         if source.dtype != own.dtype or source.numel() < 2 or not _stretches(source, own):
             return False
         return self._fill(lambda _: source, output)
@@ -114,10 +112,10 @@ class DegenerateSolver:
 
     def _inputs(self) -> Iterator[Way]:
         """Each input drawn anew, where there are others beside it and the seed decides over it."""
-        mine, others = self._memory.inputs_at(0), self._memory.inputs_at(1)
+        mine, others = self._memory.sets.inputs_at(0), self._memory.sets.inputs_at(1)
         if len(mine) < 2:
             return
-        for i, (a, b) in enumerate(zip(self._memory.inputs(0), self._memory.inputs(1), strict=True)):
+        for i, (a, b) in enumerate(zip(self._memory.sets.inputs(0), self._memory.sets.inputs(1), strict=True)):
             if not same_bits(a, b):
                 mixed = (*mine[:i], others[i], *mine[i + 1 :])
                 yield Way(kind="input", name=f"input {i}", fill=partial(self._call, mixed))
@@ -125,14 +123,14 @@ class DegenerateSolver:
     def _perturbed(self, name: str) -> bool:
         moved = self._reference.ask(wire.Perturb(name=name, seed=self._seed), wire.Perturbed, limit_s=60.0).moved
         try:
-            return moved and self._call(self._memory.inputs_at(0))
+            return moved and self._call(self._memory.sets.inputs_at(0))
         finally:
             if self._reference.alive:
                 self._memory.state.give()
 
     def _listed(self) -> tuple[wire.Operation, ...]:
         request = wire.ListOperations(
-            args=self._memory.described.args, inputs=self._memory.inputs_at(0), seed=self._seed
+            args=self._memory.described.args, inputs=self._memory.sets.inputs_at(0), seed=self._seed
         )  # fmt: skip
         found = self._reference.ask(request, wire.OperationList, limit_s=self._memory.limits.call_s).operations
         self._tidy()
@@ -142,7 +140,7 @@ class DegenerateSolver:
         for number, operation in enumerate(self.operations):
             for way in operation.ways:
                 request = wire.Ablate(
-                    tag=0, args=self._memory.described.args, inputs=self._memory.inputs_at(0), seed=self._seed,
+                    tag=0, args=self._memory.described.args, inputs=self._memory.sets.inputs_at(0), seed=self._seed,
                     operation=number, way=way,
                 )  # fmt: skip
                 kind: Kind = "cut" if way == "cut" else "skip"

@@ -87,7 +87,7 @@ def discovered(
         raise UserError(f"{problem.path}: {problem.name} can't be traced: {described.trace_failure}")
     graph: Graph = codec.loads(described.graph)
     with turn("operators one by one"), _memory(problem, described, reference) as memory:
-        memory.draw(0, family="own", seed=secret(rng))
+        memory.sets.draw(0, family="own", seed=secret(rng))
         replay = _replayed(problem, graph, memory, reference, machine=machine, budget_s=budget_s)
     return _told(problem, graph, replay, machine=machine, floor_ns=machine.floor_ns(described.work))
 
@@ -108,12 +108,12 @@ def looked_into(
     if not memory.described.graph:
         return None
     graph: Graph = codec.loads(memory.described.graph)
-    memory.draw(0, family="own", seed=seed)
+    memory.sets.draw(0, family="own", seed=seed)
     try:
         replay = _replayed(problem, graph, memory, reference, machine=machine, budget_s=budget_s)
         plain = plain_steps(graph, target=memory.device)
         request = wire.Observe(
-            args=memory.described.args, inputs=memory.inputs_at(0), parameters=plain.parameters, steps=plain.steps,
+            args=memory.described.args, inputs=memory.sets.inputs_at(0), parameters=plain.parameters, steps=plain.steps,
             values=plain.values,
         )  # fmt: skip
         spreads = reference.ask(request, wire.Observed, limit_s=_LIMIT_S).spreads
@@ -165,7 +165,7 @@ def _replayed(
 ) -> Replayed:
     plain = plain_steps(graph, target=memory.device)
     request = wire.Replay(
-        args=memory.described.args, inputs=memory.inputs_at(0), parameters=plain.parameters, steps=plain.steps,
+        args=memory.described.args, inputs=memory.sets.inputs_at(0), parameters=plain.parameters, steps=plain.steps,
         flush_bytes=flush_bytes(machine), most_rounds=_MOST_ROUNDS, budget_s=budget_s,
     )  # fmt: skip
     found = reference.ask(request, wire.Replayed, limit_s=_LIMIT_S)

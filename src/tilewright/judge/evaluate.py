@@ -76,7 +76,7 @@ class Judge:
             self.opened, candidate, notes=notes, compiled=tuple(compiled), foreign=foreign, vouched=vouched
         )
         return when_calm(
-            evaluation.run, self.opened.machine, budget_s=self.opened.options.effort.budget_s, say=self.opened.say,
+            evaluation.run, self.opened.machine, budget_s=self.opened.effort().budget_s, say=self.opened.say,
             renew=self.opened.cells.renew_dead_reference,
         )  # fmt: skip
 

@@ -21,7 +21,7 @@ _MOST_OPERATORS = 8  # of which evidence is given
 
 def seen(cell: Cell, memory: CaseMemory) -> wire.Profiled:
     """One call on what lies in slot 0, of the module that `cell` holds, after one that warms up. Raises CellFault."""
-    request = wire.Profile(args=memory.described.args, inputs=memory.slot(0), launches=True)
+    request = wire.Profile(args=memory.described.args, inputs=memory.sets.slot(0), launches=True)
     for _ in range(2):
         found = cell.ask(request, wire.Profiled, limit_s=memory.limits.call_s)
     return found

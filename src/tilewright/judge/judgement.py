@@ -138,9 +138,8 @@ class Judging:
         opened.cells.spares.settle()
         self.stations.add("waiting for torch.compile", time.monotonic() - started)
         with opened.turns.turn("timing"), opened.memories.memory(case, sizes=timing_memory_sizes) as memory:
-            for guest in (self.cell, compiled):
-                if guest is not None:
-                    memory.admit(guest)
+            for guest in (self.cell, *compiled.values()):
+                memory.admit(guest)
             opened.patience.begin()
             check = opened.check(memory, self.cell, case, self.findings)
             check.state.construct(case.seed)

@@ -46,9 +46,7 @@ class CellLine:
     """The judge's end. What ends a conversation for good kills the process."""
 
     def __init__(self, plan: CellPlan, process: CellProcess, usage: CellUsage) -> None:
-        self._plan = plan
-        self._process = process
-        self._usage = usage
+        self._plan, self._process, self._usage = plan, process, usage
         self._end = process.end
         self._killed_for: tuple[str, str] | None = None
         nonce = secrets.token_hex(16)
@@ -59,7 +57,7 @@ class CellLine:
             "own": str(plan.folder), "hidden": [str(p) for p in plan.hidden],
         }  # fmt: skip
         self._end.sendall(json.dumps(setup).encode() + b"\n")
-        self._channel = Channel(self._end, nonce, calls.KINDS if plan.isolate else wire.KINDS)
+        self._channel = Channel(self._end, nonce, calls.KINDS if plan.isolate else wire.ALL_KINDS)
 
     def send(self, request: Any, descriptor: int | None = None) -> None:
         try:

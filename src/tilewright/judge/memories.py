@@ -36,14 +36,10 @@ class Case:
         """What a strategy may know of it."""
         described = self.described
         return CaseFacts(
-            inputs=described.inputs,
-            outputs=tuple(o.spec for o in described.outputs),
-            work=described.work,
-            graph=codec.loads(described.graph) if described.graph else None,
-            trace_failure=described.trace_failure,
-            rewritten=self.less.graph if self.less else None,
-            algebra=self.less.steps if self.less else (),
-        )
+            inputs=described.inputs, outputs=tuple(o.spec for o in described.outputs), work=described.work,
+            graph=codec.loads(described.graph) if described.graph else None, trace_failure=described.trace_failure,
+            rewritten=self.less.graph if self.less else None, algebra=self.less.steps if self.less else (),
+        )  # fmt: skip
 
 
 def case_of(number: int, described: wire.Described, seed: int, *, algebra: bool, in_part: bool = True) -> Case:
@@ -87,9 +83,7 @@ class CaseMemories:
     """Makes the case memories of one judge."""
 
     def __init__(self, problem: Problem, *, cells: Cells, limits: CellLimits) -> None:
-        self._problem = problem
-        self._cells = cells
-        self._limits = limits
+        self._problem, self._cells, self._limits = problem, cells, limits
 
     @contextmanager
     def memory(self, case: Case, *, sizes: Callable[[wire.Described, Target], CaseMemorySizes]) -> Iterator[CaseMemory]:
@@ -105,12 +99,9 @@ class CaseMemories:
             chosen = sizes(case.described, self._problem.target)
         try:
             memory = CaseMemory(
-                case.described,
-                device=self._problem.target,
-                reference=self._cells.reference,
-                limits=self._limits,
+                case.described, device=self._problem.target, reference=self._cells.reference, limits=self._limits,
                 sizes=chosen,
-            )
+            )  # fmt: skip
         except (MemoryError, RuntimeError, OSError) as error:
             if is_out_of_memory(error):
                 raise too_large(self._problem, f"case {case.number}: {last_line(error)}") from error

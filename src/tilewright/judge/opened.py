@@ -14,6 +14,7 @@ from pathlib import Path
 from ..facts.errors import HarnessError, SickDevice
 from ..facts.machine import Machine
 from ..facts.problem import Problem
+from ..facts.time_budget import UNBOUNDED, TimeBudget
 from .build.build import compiled_late
 from .cells import LOAD_LIMIT_S, Cells, require_device, users_fault
 from .check.check import Check, Findings
@@ -23,11 +24,14 @@ from .memories import Case, CaseMemories, case_of, describe, too_large
 from .memory.case_memory import CaseMemory
 from .memory.sizes import is_large
 from .patience import Patience
+from .remembered import DEFAULT, ComparedModes
 from .timing.measure import Effort
 from .turns import Turns
 from .variants import Variants
 from .wire import messages as wire
 
+# Of what is left to the run; as much again takes each of what follows: warm caches, the clock check, new contents.
+_TIMING_SHARE = 0.15
 # Such an error sticks to the process that met it, and the reference, which ran before, did not cause it.
 _CUDA_ERROR = re.compile(r"uncorrectable|hardware|unspecified launch|ECC|Xid|CUDA_ERROR_(ECC|HARDWARE|LAUNCH)")
 
@@ -35,14 +39,19 @@ _CUDA_ERROR = re.compile(r"uncorrectable|hardware|unspecified launch|ECC|Xid|CUD
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeOptions:
     """How a judge works. Without `trace`, the cases have no graphs; where it `explains`, a refusal says at which other
-    cases the candidate fails; `algebra`: see case memories.case_of."""
+    cases the candidate fails; `algebra`: see case memories.case_of. `time`: what is left to the run; `racecheck`:
+    whether compute-sanitizer looks for races, too."""
 
     effort: Effort = field(default_factory=Effort)
     limits: CellLimits = field(default_factory=CellLimits)
     compile_baseline: bool = True
+    compile_modes: tuple[str, ...] = (DEFAULT,)  # of that baseline
+    baselines: Path | None = None  # the folder where those that take minutes are remembered
     trace: bool = True
     explains: bool = False
     algebra: bool = True
+    time: TimeBudget = UNBOUNDED
+    racecheck: bool = False
 
 
 class OpenProblem:
@@ -57,12 +66,13 @@ class OpenProblem:
         self.rng = random.Random(f"{seed}:{secrets.token_hex(16)}")
         self.device = "cuda:0" if problem.target == "cuda" else "cpu"
         self.turns = Turns(self.device, say)
-        self.patience = Patience(machine, budget_s=options.effort.budget_s, say=say)
+        self.patience = Patience(machine, budget_s=options.effort.budget_s, say=say, time=options.time)
         threads = machine.processors if problem.target == "cpu" else 0
-        self.cells = Cells(problem, workdir=workdir, threads=threads, limits=options.limits, say=say)
+        self.cells = Cells(problem, workdir=workdir, threads=threads, limits=options.limits, say=say, time=options.time)
         self.memories = CaseMemories(problem, cells=self.cells, limits=options.limits)
         self.cases: tuple[Case, ...] = ()
         self.variants = Variants(problem, partial(self._case, trace=False))
+        self.modes = ComparedModes(problem, machine, (), folder=None)
         self._informed: Cell | None = None  # the reference's cell that knows the cases
 
     def open(self, rates: Callable[[Patience], Machine] | None) -> None:
@@ -81,12 +91,18 @@ class OpenProblem:
                 self.patience.begin()
                 self.machine = rates(self.patience)
         if self.options.compile_baseline:
-            first = self.cases[0]
+            first, wanted = self.cases[0], self.options.compile_modes
+            self.modes = ComparedModes(self.problem, self.machine, wanted, folder=self.options.baselines)
             self.cells.baseline.warm(
+                self.modes.due(self.say),
                 construct_seed=first.seed, inputs_seed=secret(self.rng), gradients=first.described.gradients,
                 large=is_large(first.described),
             )  # fmt: skip
         self.cells.spares.start()
+
+    def effort(self) -> Effort:
+        """How long a candidate is timed now: for less where the run's budget ends."""
+        return self.options.effort.within(_TIMING_SHARE * self.options.time.left_s())
 
     @property
     def reference(self) -> Cell:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from ..edges.sandbox.strain import Books, Strain, calm_within
 from ..facts.errors import TooBusy
 from ..facts.machine import Machine
+from ..facts.time_budget import UNBOUNDED, TimeBudget
 
 T = TypeVar("T")
 _TRIES = 3
@@ -25,10 +26,17 @@ class Patience:
     """Looks at the load before what needs a clock, so that minutes are not spent on what could not count. What a look
     tells of began with the last one, or with `begin`."""
 
-    def __init__(self, machine: Machine, *, budget_s: float, say: Callable[[str], None]) -> None:
-        self.longest_s = _BUDGETS * budget_s
+    def __init__(
+        self, machine: Machine, *, budget_s: float, say: Callable[[str], None], time: TimeBudget = UNBOUNDED
+    ) -> None:
+        self._time, self._longest_s = time, _BUDGETS * budget_s
         self._needed, self._say = needed(machine), say
         self._books = Books.now()
+
+    @property
+    def longest_s(self) -> float:
+        """How long calm is waited for: never beyond half of what is left to the run."""
+        return min(self._longest_s, 0.5 * self._time.left_s())
 
     def begin(self) -> None:
         """What was before counts for nothing: whoever had the device in turn, say."""

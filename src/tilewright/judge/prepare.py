@@ -18,14 +18,14 @@ def seat(check: Check, *, construct_seed: int, seed: int) -> None:
 
 
 def fill(memory: CaseMemory, seed: int) -> None:
-    memory.draw(0, family="own", seed=seed)
-    memory.place(0, 0)
+    memory.sets.draw(0, family="own", seed=seed)
+    memory.sets.place(0, 0)
 
 
 def require_joined(memory: CaseMemory, cell: Cell, findings: Findings) -> None:
     """On a GPU, raise RefusedByCheck where a call leaves work on streams that nobody waits for. The cell is good for
     nothing else afterwards."""
-    request = wire.CaptureRequest(args=memory.described.args, inputs=memory.slot(0))
+    request = wire.CaptureRequest(args=memory.described.args, inputs=memory.sets.slot(0))
     try:
         seen = cell.ask(request, wire.CaptureReply, limit_s=memory.limits.call_s)
     except CellFault as fault:

@@ -22,6 +22,10 @@ _PROGRAM = "compute-sanitizer"
 FENCE = "guard pages"
 _LARGEST_BYTES = 2 << 30  # of a case's tensors: kernels take a hundred times as long under a tool
 LIMIT_S = 60.0  # for one tool
+SHARE = 0.1  # of a run's time, for all tools
+# Less than this no tool is begun with: to start, to import torch under it and to load kernels takes longer.
+LEAST_S = 5.0
+MEMCHECK, RACECHECK = TOOLS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,8 @@ class SanitizerJob:
     seed: int
     environment: tuple[tuple[str, str], ...]
     device: Target = "cuda"
+    tools: tuple[str, ...] = (MEMCHECK,)
+    limit_s: float = LIMIT_S  # for each of them
 
     @property
     def setup(self) -> dict[str, object]:
@@ -71,17 +77,17 @@ def watched(job: SanitizerJob, *, target: Target, say: Callable[[str], None]) ->
 
 
 def sanitize(job: SanitizerJob, *, say: Callable[[str], None], program: Sequence[str] = ()) -> Sanitized | Failure:
-    """Run every tool; the first error in a kernel of the candidate's own is its Failure. A tool that can't be run here,
-    or not to the end, is a note: that is no fault of the candidate's."""
+    """Run the job's tools; the first error in a kernel of the candidate's own is its Failure. A tool that can't be run
+    here, or not to the end, is a note: that is no fault of the candidate's."""
     refused = lay_out(job.candidate, job.folder / "candidate")
     if refused is not None:
         return refused
     command = tuple(program) or (str(cuda_tool(_PROGRAM)),)
     clean: list[str] = []
     notes: list[str] = []
-    for tool in TOOLS:
+    for tool in job.tools:
         started = time.monotonic()
-        ran = sanitized_run(command, tool, job.folder, setup=job.setup, limit_s=LIMIT_S)
+        ran = sanitized_run(command, tool, job.folder, setup=job.setup, limit_s=job.limit_s)
         found = sanitizer.reports(ran.text)
         failure = sanitizer.failure(tool, found)
         if failure is not None:
@@ -90,8 +96,8 @@ def sanitize(job: SanitizerJob, *, say: Callable[[str], None], program: Sequence
         if ran.finished:
             clean.append(tool)
         else:
-            notes.append(f"{tool} did not get to the end: {_why(ran)}")
-        say(f"{tool}: {'no errors' if ran.finished else _why(ran)} ({time.monotonic() - started:.1f} s)")
+            notes.append(f"{tool} did not get to the end: {_why(ran, job.limit_s)}")
+        say(f"{tool}: {'no errors' if ran.finished else _why(ran, job.limit_s)} ({time.monotonic() - started:.1f} s)")
     return Sanitized(clean=tuple(clean), notes=tuple(notes))
 
 
@@ -103,16 +109,22 @@ def fenced(job: SanitizerJob, *, say: Callable[[str], None]) -> Sanitized | Fail
     if refused is not None:
         return refused
     started = time.monotonic()
-    ran = run_fenced(job.folder, setup=job.setup, limit_s=LIMIT_S)
-    say(f"{FENCE}: {'no errors' if ran.finished else _why(ran)} ({time.monotonic() - started:.1f} s)")
+    ran = run_fenced(job.folder, setup=job.setup, limit_s=job.limit_s)
+    say(f"{FENCE}: {'no errors' if ran.finished else _why(ran, job.limit_s)} ({time.monotonic() - started:.1f} s)")
     if ran.signal in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT):
         name = signal.Signals(ran.signal).name
         told = f"{FENCE}: it touches memory beyond its inputs, weights or results ({name})"
         return Failure(stage="check", reason="out_of_bounds", summary=told, excerpt=ran.text[-2000:])
     if not ran.finished:
-        return Sanitized(clean=(), notes=(f"{FENCE} did not get to the end: {_why(ran)}",))
+        return Sanitized(clean=(), notes=(f"{FENCE} did not get to the end: {_why(ran, job.limit_s)}",))
     return Sanitized(clean=(FENCE,))
 
 
-def _why(ran: Ran) -> str:
-    return f"it took more than {LIMIT_S:.0f} s" if ran.timed_out else sanitizer.why_not(ran.text)
+def limit_s(budget_s: float) -> float:
+    """How long the tools may take in a run with this budget; 0.0: too short for any."""
+    share_s = min(LIMIT_S, SHARE * budget_s)
+    return share_s if share_s >= LEAST_S else 0.0
+
+
+def _why(ran: Ran, limit_s: float) -> str:
+    return f"it took more than {limit_s:.0f} s" if ran.timed_out else sanitizer.why_not(ran.text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,7 +34,6 @@ from .wire import messages as wire
 
 EAGER = "eager"
 OURS = "ours"
-COMPILE = "compile"
 # What others' work beside it may make of an honest candidate.
 _BY_CLOCKS = ("clock_disagrees", "works_aside", "works_between", "remembers")
 _MANY = 0.1  # of the processors
@@ -53,7 +52,7 @@ class CaseTiming:
     opened: OpenProblem
     memory: CaseMemory
     check: Check
-    compiled: Cell | None
+    compiled: Mapping[str, Cell]  # by the name of their times
     stations: Stations
     verified: VerifiedCalls = field(init=False)
     gauge: Gauge = field(init=False)
@@ -100,7 +99,7 @@ class CaseTiming:
 
     def _run(self, checked: Checked, notes: Sequence[str]) -> Timed:
         cell, work = self.check.cell, self.memory.described.work
-        machine, effort, target = self.opened.machine, self.opened.options.effort, self.opened.problem.target
+        machine, effort, target = self.opened.machine, self.opened.effort(), self.opened.problem.target
         schedule = self.schedule()
         look = self.verified.look(schedule)
         with self._station("until processes rest"):
@@ -109,6 +108,10 @@ class CaseTiming:
         cell.usage.watch_members()
         if machine.under_load:
             self.check.findings.note("the machine's peaks were measured under load: the floor may be too high")
+        if effort.shortened:
+            self.check.findings.note(
+                f"timed for {effort.budget_s:.1f} s, as the budget ends: its interval is wider than it need be"
+            )
         before = device_state(target)
         with self._station("timing"):
             timing.measure(schedule, schedule.subjects[0], effort=effort, look=look)
@@ -127,17 +130,15 @@ class CaseTiming:
         if self.memory.described.inputs:
             with self._station("new contents"):
                 fresh = check_fresh(
-                    schedule,
-                    schedule.subjects[0],
-                    schedule.subjects[1],
-                    renew=self.verified.renew,
-                    look=look,
+                    schedule, schedule.subjects[0], schedule.subjects[1], renew=self.verified.renew, look=look,
                     quick=look,
-                )
+                )  # fmt: skip
         phases: tuple[Phase, ...] = ()
         if self.memory.described.gradients.outputs:
             with self._station("forward and backward apart"):
-                phases = measure_phases(schedule, ours=OURS, names=(OURS, EAGER, COMPILE), rounds=effort.min_rounds)
+                phases = measure_phases(
+                    schedule, ours=OURS, names=(OURS, EAGER, *self.compiled), rounds=effort.min_rounds
+                )
         counted = cell.ask(wire.CountFallbacks(), wire.Fallbacks, limit_s=30.0)
         for note in notes:
             self.check.findings.note(note)
@@ -145,20 +146,20 @@ class CaseTiming:
             seen = self._profile()
             peaks = self._peaks(schedule.subjects)
         checked = replace(
-            concluded(checked.built, self.check.findings, counted.counts),
-            time_shares=shares(seen.spent, target),
+            concluded(checked.built, self.check.findings, counted.counts), time_shares=shares(seen.spent, target)
         )
         schedule.bursts[OURS] = [tuple(ns + beside_ns for ns in burst) for burst in schedule.bursts[OURS]]
         timed = timing.summarise(checked, schedule, ours=OURS, machine=machine, work=work)
         mine = timed.time(OURS)
         assert mine is not None
         timing.check_floor(machine, work, mine)
-        return replace(
+        timed = replace(
             timed, stations=self.stations.found, unseen_ns=unseen, row_excess_ns=row_excess,
             new_excess_ns=fresh.extra_ns if fresh else None, undecided=not (fresh is None or fresh.decided),
             phases=phases, peak_bytes=peaks, device=(before, after),
             launches=Launches(count=seen.launches, cost_ns=seen.launch_ns) if seen.launches else None,
         )  # fmt: skip
+        return self.opened.modes.against_fastest(timed)
 
     def _beside_ns(self, schedule: BurstSchedule) -> float:
         """What the candidate does between its calls, beyond eager: it is made a part of its calls."""
@@ -174,18 +175,17 @@ class CaseTiming:
 
     @contextmanager
     def _station(self, name: str) -> Iterator[None]:
-        baselines = (self.opened.reference,) if self.compiled is None else (self.opened.reference, self.compiled)
-        with self.stations.station(name, *baselines, candidate=self.check.cell):
+        with self.stations.station(name, self.opened.reference, *self.compiled.values(), candidate=self.check.cell):
             yield
         self.gauge.look()
 
     def schedule(self) -> BurstSchedule:
-        """All subjects before slots that are filled: ours, eager, eager again, torch.compile where there is one."""
+        """All subjects before slots that are filled: ours, eager, eager again, torch.compile in each mode."""
         self.verified.fill()
         ours = TimedSubject(OURS, self.check.cell, moved=self.check.state.moved, attributes=self.check.state.attributes)
         subjects = [ours, *(subject_of(self.memory, name, self.opened.reference) for name in (EAGER, timing.AA))]
-        subjects += [subject_of(self.memory, COMPILE, self.compiled)] if self.compiled is not None else []
-        inputs = self.memory.inputs(0)
+        subjects += [subject_of(self.memory, name, cell) for name, cell in self.compiled.items()]
+        inputs = self.memory.sets.inputs(0)
         stirring = Stirring(inputs, slots=self.memory.pool, rng=self.opened.rng)
         if not stirring.changes_rows:
             self.check.findings.note("inputs of this structure can't be stirred: timed calls saw few sets of contents")
@@ -206,7 +206,7 @@ class CaseTiming:
 
     def _peaks(self, subjects: Sequence[TimedSubject]) -> tuple[tuple[str, int], ...]:
         """Memory at the peak of one call, by implementation, where it can be had."""
-        request = wire.Peak(args=self.memory.described.args, inputs=self.memory.slot(0))
+        request = wire.Peak(args=self.memory.described.args, inputs=self.memory.sets.slot(0))
         others = [p for p in subjects if p.name != timing.AA]
         found = ((p.name, peak_bytes(p.cell, request, limit_s=self.memory.limits.call_s)) for p in others)
         return tuple((name, size) for name, size in found if size >= 0)
@@ -214,7 +214,7 @@ class CaseTiming:
     def _profile(self) -> wire.Profiled:
         """What a call spends its time in. Comes last: a profiler may slow down what follows it. That it fails
         says nothing of the candidate."""
-        request = wire.Profile(args=self.memory.described.args, inputs=self.memory.slot(0))
+        request = wire.Profile(args=self.memory.described.args, inputs=self.memory.sets.slot(0))
         try:
             return self.check.cell.ask(request, wire.Profiled, limit_s=self.memory.limits.call_s)
         except CellFault as fault:

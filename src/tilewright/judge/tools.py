@@ -83,8 +83,15 @@ def sanitized(opened: OpenProblem, candidate: Candidate) -> Sanitized | Failure:
     case, target = opened.smallest, opened.problem.target
     if lacking := sanitizing.lack(case.described, target):
         return Sanitized(clean=(), notes=(lacking,))
+    options = opened.options
+    limit_s = sanitizing.limit_s(options.time.whole_s)
+    if not limit_s:
+        why = f"memory was not watched: {sanitizing.SHARE:.0%} of a budget of {options.time.whole_s:.0f} s is too short"
+        return Sanitized(clean=(), notes=(f"{why}; `tilewright evaluate --sanitize` does it",))
+    tools = (sanitizing.MEMCHECK, sanitizing.RACECHECK) if options.racecheck else (sanitizing.MEMCHECK,)
     with opened.cells.folder("sanitizer") as folder, opened.turns.turn("watching memory"):
-        return sanitizing.watched(_job(opened, candidate, case, folder), target=target, say=opened.say)
+        job = replace(_job(opened, candidate, case, folder), tools=tools, limit_s=limit_s / len(tools))
+        return sanitizing.watched(job, target=target, say=opened.say)
 
 
 def graph_captured(opened: OpenProblem, candidate: Candidate, *, compiled: Sequence[Path]) -> Captured | Failure:
@@ -128,7 +135,7 @@ def _job(opened: OpenProblem, candidate: Candidate, case: Case, folder: Path) ->
     """What judge.candidate_process.rerun is to run; what the candidate is called with lies in the folder then."""
     with opened.memories.memory(case, sizes=check_memory_sizes) as memory:
         memory.state.take()
-        memory.draw(0, family="own", seed=secret(opened.rng))
+        memory.sets.draw(0, family="own", seed=secret(opened.rng))
         memory.record(0, folder / RECORDED)
     return sanitizing.SanitizerJob(
         candidate=candidate, described=case.described, folder=folder, seed=case.seed,

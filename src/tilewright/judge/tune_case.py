@@ -25,6 +25,8 @@ from .timing.interleave import BurstSchedule, TimedSubject
 from .timing.sweep import TunedSubject, one_each, sweep
 from .wire import messages as wire
 
+_TUNED = 0.6  # of the run's time, until which points are measured
+
 
 def tuned(
     opened: OpenProblem, candidate: Candidate, pattern: str, points: Sequence[Point], *, compiled: Sequence[Path]
@@ -80,16 +82,20 @@ class _Tuning:
         check.state.load()
         inputs, draws = secret(opened.rng), secret(opened.rng)
         trial = Trial(case=check.case, family="own", seed=inputs, redraw=0, draws=draws)
-        memory.draw(0, family="own", seed=trial.seed)
+        memory.sets.draw(0, family="own", seed=trial.seed)
         check.usable(trial, memory.truths.run(0, seed=trial.draws).exact)
         for slot in range(memory.slots):
-            memory.place(0, slot)
+            memory.sets.place(0, slot)
         evictor = Evictor(flush_bytes(opened.machine), memory.device)
         schedule = BurstSchedule(Caller(memory, opened.rng, evictor=evictor), subjects=[])
         opened.patience.require("tuning", comes_and_goes=check.cell.usage.comes_and_goes)
         ours = TimedSubject(OURS, check.cell, moved=check.state.moved, attributes=check.state.attributes)
         anchor = subject_of(memory, EAGER, opened.reference)
-        return sweep(schedule, TunedSubject(ours, anchor, partial(self._set_point, trial)), points)
+        return sweep(schedule, TunedSubject(ours, anchor, partial(self._set_point, trial)), points, self._is_over)
+
+    def _is_over(self) -> bool:
+        """Whether what is left of the run's time is wanted for judging what was tuned."""
+        return self.opened.options.time.left_s(_TUNED) <= 0
 
     def _set_point(self, trial: Trial, point: Point) -> str:
         """Configure the candidate and, where the point is set for the first time, verify one call; why the point does

@@ -33,7 +33,7 @@ class VerifiedCalls:
     def renew(self, k: int, again: bool = False) -> None:
         """Contents that were never there, in a pool set; or those of the last time."""
         self._seeds[k] = self._seeds[k] if again else secret(self._rng)
-        self._check.memory.draw(k, family="own", seed=self._seeds[k])
+        self._check.memory.sets.draw(k, family="own", seed=self._seeds[k])
 
     def look(self, table: BurstSchedule) -> VerifiedLook:
         """How timed calls are verified."""
@@ -69,7 +69,9 @@ class VerifiedCalls:
         check.accept(called)
         check.fetch(tag=0, place=0)
         if check.state.moved:
-            check.cell.do(wire.StoreRequest(tag=wire.LEFT, refs=self._check.memory.state.after(check.state.moved)))
+            check.cell.do(
+                wire.StoreRequest(tag=wire.LEFT, refs=self._check.memory.state.buffers(check.state.moved, left=True))
+            )
         return called.attributes
 
     def _hold_to_truth(self, table: BurstSchedule, number: int, left: tuple[wire.Attribute, ...]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import Any
 
 import torch
@@ -15,11 +16,11 @@ Backward = Callable[..., tuple[Tensor | None, ...]]
 
 
 def differentiable(
-    name: str, forward: Forward, backward: Backward, *, arity: int, outputs: int, results: int, kept: Sequence[int],
+    name: str, forward: Forward, backward: Backward, *, outputs: int, results: int, kept: Sequence[int],
     saved: Sequence[int], graded: Sequence[int],
 ) -> Forward:  # fmt: skip
-    """A callable over `arity` tensors that gives the first `outputs` of the `results` of `forward`, and has `backward`
-    for a derivative.
+    """A callable that gives the first `outputs` of the `results` of `forward`, which takes a tensor for
+    each of its parameters, and has `backward` for a derivative.
 
     `backward(needs, *operands at kept, *results at saved, *gradients of the results at graded)` gives a gradient, or
     None, for each operand; `needs` says which are asked for. What it gives can't be differentiated again: that raises
@@ -55,7 +56,7 @@ def differentiable(
         backward = staticmethod(gradients)
 
     with_gradients: Callable[..., tuple[Tensor, ...]] = Function.apply
-    op = _registered(name, forward, arity=arity, results=results, remember=remember, gradients=gradients)
+    op = _registered(name, forward, results=results, remember=remember, gradients=gradients)
 
     def call(*operands: Tensor) -> tuple[Tensor, ...]:
         if torch.compiler.is_compiling() or type(operands[0]) not in REAL:
@@ -69,14 +70,14 @@ def differentiable(
 
 
 def _registered(
-    name: str, forward: Forward, *, arity: int, results: int, remember: Callable[..., None],
+    name: str, forward: Forward, *, results: int, remember: Callable[..., None],
     gradients: Callable[..., Any],
 ) -> Callable[..., Any]:  # fmt: skip
     unique = free_name(name)
     library = keep(torch.library.Library(NAMESPACE, "FRAGMENT"))
     single = results == 1
     kinds = "Tensor" if single else "(" + ", ".join(["Tensor"] * results) + ")"
-    parameters = ", ".join(f"Tensor a{i}" for i in range(arity))
+    parameters = ", ".join(f"Tensor a{i}" for i in range(len(signature(forward).parameters)))
     library.define(f"{unique}({parameters}) -> {kinds}", tags=(torch.Tag.pt2_compliant_tag,))
 
     def run(*operands: Tensor) -> Tensor | tuple[Tensor, ...]:

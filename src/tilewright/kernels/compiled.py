@@ -1,9 +1,10 @@
-"""Has torch.compile run what a case leaves to torch, with our kernels in it as operators of torch.library."""
+"""Has torch.compile run what a case leaves to torch, with our kernels in it as operators of torch.library; or has a
+CUDA graph replay the whole case."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any
 
@@ -14,6 +15,9 @@ from torch._inductor import list_mode_options
 from torch.compiler import is_dynamo_compiling
 from torch.utils._pytree import tree_map_only
 
+from .graphed import Graphed
+
+CUDA_GRAPH = "cuda-graph"  # beside torch.compile's modes: what is left to torch is eager mode's, all in one CUDA graph
 MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
 _GRAPHED = ("reduce-overhead", "max-autotune")  # Inductor replays a CUDA graph of its own
 _LINE = 200
@@ -33,25 +37,31 @@ class Compiled:
     def __init__(self, *, training: bool, device: str, counts: dict[str, int]) -> None:
         self.mode = "default"
         self._training, self._device, self._counts = training, device, counts
+        self._is_whole = False
 
     def configure(self, *, mode: str) -> None:
         """Raises ValueError for a mode that torch.compile does not have, or that can't be used here."""
-        if mode not in MODES:
+        if mode == CUDA_GRAPH and (self._training or self._device != "cuda" or self._is_whole):
+            raise ValueError(f"mode {mode!r} wants guarded cases of inference on a GPU")
+        if mode not in (*MODES, CUDA_GRAPH):
             raise ValueError(f"mode {mode!r}: torch.compile has {', '.join(MODES)}")
         if self._training and mode in _GRAPHED:
             raise ValueError(f"mode {mode!r}: the next step overwrites what a CUDA graph of a training step gave")
         self.mode = mode
 
-    def case(self, function: Function, judged: Callable[..., bool] | None = None) -> Function:
+    def case(self, function: Function, states: Iterable[str], judged: Callable[..., bool] | None = None) -> Function:
         """A method that is compiled as one graph for the shapes of its first call. Where `judged` says of its arguments
-        that their shapes are others, the method runs as it is."""
-        return self._by_mode(function, judged, fullgraph=True, dynamic=False)
+        that their shapes are others, the method runs as it is. `states`: the paths of what it reads of its module."""
+        return self._by_mode(function, judged, states, fullgraph=True, dynamic=False)
 
     def whole(self, function: Function) -> Function:
         """The same of a module's own forward, as its user would compile it: graphs may break, shapes may change."""
-        return self._by_mode(function, None, fullgraph=False, dynamic=None)
+        self._is_whole = True
+        return self._by_mode(function, None, (), fullgraph=False, dynamic=None)
 
-    def _by_mode(self, function: Function, judged: Callable[..., bool] | None, **how: bool | None) -> Function:
+    def _by_mode(
+        self, function: Function, judged: Callable[..., bool] | None, states: Iterable[str], **how: bool | None
+    ) -> Function:
         made: dict[str, Function] = {}
 
         @wraps(function)
@@ -61,7 +71,11 @@ class Compiled:
             mode = self.mode
             fast = made.get(mode)
             if fast is None:
-                fast = made[mode] = self._compiled(function, mode, how)
+                graphed = mode == CUDA_GRAPH
+                fast = (
+                    Graphed(function, states, refused=self._count) if graphed else self._compiled(function, mode, how)
+                )
+                made[mode] = fast
             try:
                 return fast(*args, **kwargs)
             except TorchDynamoException as error:
@@ -82,12 +96,15 @@ class Compiled:
 
     def _counting(self, function: Function, reason: str) -> Function:
         def counted(*args: Any, **kwargs: Any) -> Any:
-            if reason not in self._counts:
-                warnings.warn(f"tilewright: {reason}; it runs without", RuntimeWarning, stacklevel=4)
-            self._counts[reason] = self._counts.get(reason, 0) + 1
+            self._count(reason)
             return function(*args, **kwargs)
 
         return counted
+
+    def _count(self, reason: str) -> None:
+        if reason not in self._counts:
+            warnings.warn(f"tilewright: {reason}; it runs without", RuntimeWarning, stacklevel=5)
+        self._counts[reason] = self._counts.get(reason, 0) + 1
 
 
 def _owned(function: Function, fast: Function) -> Function:

@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from .contents import content
 from .survey import PLAIN, Survey, difference
+from .watched import Watched
 
 try:
     from torch._C._dynamo import guards as _torch_guards
@@ -158,35 +159,36 @@ class _Seen:
 
     def look(self, found: Survey, *, training: bool, free: Collection[str]) -> None:
         """Remember the survey; `free`: paths of tensors of which others of their like may take the place."""
-        self._tensors = found.tensors
-        conditions = self._mappings(found, free)
-        conditions += [f"type({self._of(m)}) is {self._of(kind)}" for m, kind in found.types]
-        conditions += [f"{self._of(v)}.{name} is {self._of(value)}" for v, name, value in found.attributes]
-        conditions += [f"{self._of(content)}({self._of(v)}) == {self._of(what)}" for v, what in found.contents]
+        watched = found.watched
+        self._tensors = watched.tensors
+        conditions = self._mappings(watched, free)
+        conditions += [f"type({self._of(m)}) is {self._of(kind)}" for m, kind in watched.types]
+        conditions += [f"{self._of(v)}.{name} is {self._of(value)}" for v, name, value in watched.attributes]
+        conditions += [f"{self._of(content)}({self._of(v)}) == {self._of(what)}" for v, what in watched.contents]
         self.modes = found.modes
-        registered, unhooked = _hook_check(found, training=training)
+        registered, unhooked = _hook_check(watched, training=training)
         conditions.append(
             f"({self._of(RemovableHandle)}.next_id == {self._of(registered)}[0] or {self._of(unhooked)}())"
         )
-        for tensor, version in found.versions:
+        for tensor, version in watched.versions:
             mine, place = self._of(tensor), _place(tensor)
             conditions.append(f"{mine}._version == {version} and {self._of(_place)}({mine}) == {place}")
         conditions.append(f"{self._of(torch.get_default_dtype)}() is {self._of(torch.get_default_dtype())}")
         self._conditions = conditions
         self.same = self._made(conditions)
 
-    def _mappings(self, found: Survey, free: Collection[str]) -> list[str]:
+    def _mappings(self, watched: Watched, free: Collection[str]) -> list[str]:
         """What is asked of mappings. Of what lies in settled ones, all is asked where a version has moved, and else
         nothing: a version stands for some five values. What is asked only then may cost."""
-        asked = [(id(m), f"len({self._of(m)}) == {n}") for m, n in found.sizes]
-        asked += [(id(m), f"{key!r} in {self._of(m)}") for m, key in found.keys]
-        asked += [(id(m), f"{self._of(m)}[{self._key(k)}] is {self._of(v)}") for m, k, v in found.checks(free)]
+        asked = [(id(m), f"len({self._of(m)}) == {n}") for m, n in watched.sizes]
+        asked += [(id(m), f"{key!r} in {self._of(m)}") for m, key in watched.keys]
+        asked += [(id(m), f"{self._of(m)}[{self._key(k)}] is {self._of(v)}") for m, k, v in watched.checks(free)]
         asked += [
             (id(m), f"all(map({self._of(operator.is_)}, {self._of(m)}.values(), {self._of((*m.values(),))}))")
-            for m in found.ordered
+            for m in watched.ordered
         ]
         counted = Counter(place for place, _ in asked)
-        settled = [m for m in found.settled.values() if counted[id(m)] > 2 and _versions_count()]
+        settled = [m for m in watched.settled.values() if counted[id(m)] > 2 and _versions_count()]
         if not settled:
             return [condition for _, condition in asked]
         rare = {id(m) for m in settled}
@@ -282,10 +284,10 @@ def _versions_count() -> bool:
     return True
 
 
-def _hook_check(found: Survey, *, training: bool) -> tuple[list[int], Callable[[], bool]]:
+def _hook_check(watched: Watched, *, training: bool) -> tuple[list[int], Callable[[], bool]]:
     """How many hooks were registered in this process so far; and what, when there are more, looks whether they are of
     modules that had none, and, where they are not, takes the new number down: one look at a call instead of dozens."""
-    empty = [(m, key) for m, key in found.empty if training or "backward" not in key]
+    empty = [(m, key) for m, key in watched.empty if training or "backward" not in key]
     everywhere = _GLOBAL_HOOKS[: 4 if training else 2]
     registered = [RemovableHandle.next_id]
 
@@ -402,16 +404,16 @@ def state_at(module: nn.Module, path: str) -> Any:
     return value
 
 
-def count(counts: dict[str, int], reason: str, told: Callable[[], str] = lambda: "") -> None:
+def count(counts: dict[str, int], reason: str, told: Callable[[], str] = lambda: "", *, within: int = 0) -> None:
     """Add to how often each reason held, and warn where it is the first time, of arguments that no case takes with what
-    is `told`; from any thread."""
+    is `told`; from any thread. `within`: how many frames there are between the module's forward and the case's."""
     with _lock:
         first = reason not in counts
         counts[reason] = counts.get(reason, 0) + 1
     if first:
         more = f" ({told()})" if reason == NO_CASE else ""
         text = f"tilewright: {reason}{more}, so the original module runs, not the fused one. {_way_out(reason)}"
-        warnings.warn(text, RuntimeWarning, stacklevel=_CALLER)
+        warnings.warn(text, RuntimeWarning, stacklevel=_CALLER + within)
 
 
 def compared(judged: Sequence[str], training: bool, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

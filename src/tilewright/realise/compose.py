@@ -11,7 +11,7 @@ import jinja2
 
 from ..facts.candidate import Candidate, SourceFile
 from ..facts.device import Device
-from ..facts.pattern import INDUCTOR, Choice, Pattern, Recipe, inductor_mode, without_inductor
+from ..facts.pattern import CUDA_GRAPH, INDUCTOR, Choice, Pattern, Recipe, inductor_mode, without_inductor
 from ..facts.problem import Target
 from ..facts.run import CaseFacts, Matched
 from .case_code import case_code, states
@@ -30,6 +30,7 @@ class _Case:
     keywords: tuple[str, ...]
     conditions: tuple[str, ...]
     body: tuple[str, ...]
+    once: tuple[str, ...]  # what it takes from a function that is called once
     traced: str  # the condition that there are as many rows as were traced; "": any call has as many
     tensors: tuple[str, ...]  # expressions of those in the arguments
     states: tuple[str, ...]  # entries of a dict: what it reads of the module
@@ -47,20 +48,16 @@ class _Case:
 
 
 def compose(
-    problem_source: str,
-    cases: Sequence[CaseFacts],
-    matched: Sequence[Matched],
-    recipe: Recipe,
-    *,
-    device: Device,
+    problem_source: str, cases: Sequence[CaseFacts], matched: Sequence[Matched], recipe: Recipe, *, device: Device,
     make: Realisers | None = None,
-) -> Candidate:
+) -> Candidate:  # fmt: skip
     """The candidate in which the recipe's patterns are fused and everything else runs as torch does it.
 
     `matched` holds the patterns of each case; a case that was not traced, or in which nothing is fused, runs the
     original forward; with INDUCTOR in the recipe, torch.compile runs what is left to torch of the other cases, or of
-    the module as it is where nothing else is in the recipe. `make` renders the kernels (None: the realisers of the
-    table for the device). Raises KeyError where the recipe names a pattern that no case has."""
+    the module as it is where nothing else is in the recipe, or a CUDA graph replays the cases. `make` renders the
+    kernels (None: the realisers of the table for the device). Raises KeyError where the recipe names a pattern that no
+    case has."""
     make, target = make or realisers(device), device.target
     mode, recipe = inductor_mode(recipe), without_inductor(recipe)
     known = {p.id: p for m in matched for p in m.patterns}
@@ -79,7 +76,7 @@ def compose(
     parts = _Parts(
         cases=codes, chosen=chosen, segments=[c.segment.id for c in segments], written=theirs,
         packages=list(dict.fromkeys(path.split("/")[0] for path in shared)),
-        mode=mode, whole=bool(mode) and not used,
+        mode=mode, whole=bool(mode) and mode != CUDA_GRAPH and not used,
     )  # fmt: skip
     model = SourceFile(path="model.py", text=_model(parts, training, target))
     original = SourceFile(path="original.py", text=problem_source)
@@ -92,7 +89,8 @@ def _ours(mode: str) -> tuple[SourceFile, ...]:
     """What the module asks before it runs a case, and what it has for torch.compile, verbatim, for
     `tilewright_kernels/`."""
     kernels = files("tilewright.kernels")
-    names = ("__init__.py", "contents.py", "guards.py", "survey.py", *(("compiled.py", "ops.py") if mode else ()))
+    guards = ("__init__.py", "contents.py", "guards.py", "reached.py", "survey.py", "watched.py")
+    names = (*guards, *(("compiled.py", "graphed.py", "ops.py") if mode else ()))
     return tuple(SourceFile(path=f"tilewright_kernels/{n}", text=kernels.joinpath(n).read_text()) for n in names)
 
 
@@ -120,15 +118,18 @@ def _cases(
         graph = around(facts.graph, [code.segment for code in codes])
         patterns = () if facts.graph.wanted else [p for p in found.patterns if p.id in chosen]
         there = placed(graph, written) if found.case == 0 else ()
-        code = case_code(graph, patterns, target=target, any_rows=make.any_rows, placed=there)
+        code = case_code(graph, patterns, target=target, any_rows=make.any_rows, placed=there, once=True)
         conditions = (*_TRAINING[facts.graph.training], *code.conditions)
         if any((c.conditions, c.keywords) == (conditions, code.keywords) for c in found_cases):
             continue
         used.update(code.used)
         body = code.body if code.used or whole else ()
+        if body and code.lasting:
+            body = (f"{', '.join(code.lasting)}, = _once_{len(found_cases)}()", *body)
         found_cases.append(_Case(
             index=len(found_cases), parameters=code.parameters, keywords=code.keywords, conditions=conditions,
-            body=body, traced=code.traced, tensors=code.tensors, states=states(facts.graph),
+            body=body, once=(*code.once, f"return {', '.join(code.lasting)},") if body and code.lasting else (),
+            traced=code.traced, tensors=code.tensors, states=states(facts.graph),
             acts=bool(facts.graph.updates) or any(call.ordered for call in facts.graph.calls),
             judged=signature(facts.graph, code.parameters, free=code.free, target=target),
         ))  # fmt: skip
@@ -155,6 +156,8 @@ class _Parts:
         ]
         theirs = [(c.pattern, c.written) for c in self.written if c.written is not None]
         found += [f"{name}: {w.title} (written for it, {len(w.regions)} place(s))" for name, w in theirs]
+        if self.mode == CUDA_GRAPH:
+            return [*found, f"{INDUCTOR}: all of it as one CUDA graph"]
         return found + ([f"{INDUCTOR}: all else, by torch.compile in mode {self.mode}"] if self.mode else [])
 
 
@@ -163,19 +166,13 @@ def _model(parts: _Parts, training: bool, target: Target) -> str:
     lines = parts.lines
     text = _template().render(
         about="The module with its fused kernels, made by Tilewright." if lines else "The module as it was.",
-        patterns=lines,
-        ids=[p.id for p in parts.chosen],
+        patterns=lines, ids=[p.id for p in parts.chosen],
         turned=[c.pattern for c in parts.written if c.written is not None and c.written.points],
-        segments=[*parts.segments, *names],
-        shared=list(parts.packages),
-        cases=parts.cases,
-        acting=tuple(case.index for case in parts.cases if case.acts),
-        training=training,
-        target=target,
-        plain=not any("torch.device(" in line for case in parts.cases for line in case.body),
-        mode=parts.mode,
+        segments=[*parts.segments, *names], shared=list(parts.packages), cases=parts.cases,
+        acting=tuple(case.index for case in parts.cases if case.acts), training=training, target=target,
+        plain=not any("torch.device(" in line for case in parts.cases for line in case.body), mode=parts.mode,
         whole=parts.whole,
-    )
+    )  # fmt: skip
     return f"{text.rstrip()}\n"
 
 

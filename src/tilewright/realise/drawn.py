@@ -7,11 +7,12 @@ import torch
 
 def drawn(
     shape: tuple[int, ...], stride: tuple[int, ...], dtype: str, low: float, high: float, mean: float,
-    deviation: float, zeros: float = 0.0, infinite: float = 0.0,
+    deviation: float, shares: tuple[float, float] = (0.0, 0.0),
 ) -> torch.Tensor:  # fmt: skip
     """Of this shape, stride and dtype (torch's names). Elements lie between `low` and `high`, around `mean`: whole
-    numbers evenly, others of one sign with a density that has this mean, others normal, cut off at the ends. The shares
-    `zeros` and `infinite` of the elements are nought and minus infinity; of truth values `zeros` are false."""
+    numbers evenly, others of one sign with a density that has this mean, others normal, cut off at the ends. `shares`:
+    of the elements that are nought (of truth values, false), and of those that are minus infinity."""
+    zeros, infinite = shares
     kind: torch.dtype = getattr(torch, dtype)
     if kind == torch.bool:
         made = torch.rand(shape) >= zeros

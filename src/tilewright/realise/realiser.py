@@ -77,7 +77,8 @@ def copied(paths: Sequence[str]) -> tuple[SourceFile, ...]:
 
 # What compiles and looks on is no candidate's, and what a module is guarded by comes with every candidate.
 _NOT_CARRIED = (
-    "ahead.py", "compiled.py", "contents.py", "cubin.py", "demand.py", "guards.py", "nvcc.py", "survey.py",
+    "ahead.py", "compiled.py", "contents.py", "cubin.py", "demand.py", "graphed.py", "guards.py", "nvcc.py",
+    "reached.py", "survey.py", "watched.py",
 )  # fmt: skip
 
 

@@ -14,7 +14,8 @@ from tilewright.facts.pattern import Pattern
 from tilewright.facts.segment import Segment
 from tilewright.ir.graph import Call, Graph, Node, Ref
 
-from .case_code import SEGMENT, case_code
+from .case_code import case_code
+from .case_units import SEGMENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

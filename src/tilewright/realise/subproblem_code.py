@@ -40,7 +40,7 @@ class SubproblemCode:
 def subproblem_code(
     problem: Problem, graph: Graph, subproblem: Subproblem, spreads: Sequence[InputStatistics]
 ) -> SubproblemCode:
-    """Raises NotAlone where the subproblem can't be run by itself, or nothing is known of what takes_prologue it."""
+    """Raises NotAlone where the subproblem can't be run by itself, or nothing is known of a value that enters it."""
     seen = {s.node: s for s in spreads}
     cut = _Cut(graph, subproblem.region)
     alone = cut.graph()
@@ -145,7 +145,7 @@ class _Cut:
         return self._whole[call.name]
 
     def _is_here(self, name: str) -> bool:
-        """Whether a value is there inside of the region, as far as views of what takes_prologue it, and positions."""
+        """Whether a value is there inside of the region, as far as views of what enters it, and positions."""
         node = self._nodes[name]
         if name in self._prologue or name in self._inside or node.op in ("input", "state", "constant"):
             return True
@@ -171,9 +171,9 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
 def _described(spread: InputStatistics) -> str:
     """The arguments of `drawn`."""
     numbers = [f"{v:.6g}" for v in (spread.low, spread.high, spread.mean, spread.deviation)]
-    shares = [f"{v:.4g}" for v in (spread.zeros, spread.infinite)]
+    shares = f"({spread.zeros:.4g}, {spread.infinite:.4g})"
     dtype = TORCH_DTYPES.get(spread.dtype, spread.dtype).removeprefix("torch.")
-    return ", ".join([repr(spread.shape), repr(spread.stride), repr(dtype), *numbers, *shares])
+    return ", ".join([repr(spread.shape), repr(spread.stride), repr(dtype), *numbers, shares])
 
 
 @cache

@@ -57,16 +57,12 @@ def audits_summary(tasks: Sequence[Task]) -> dict[str, object]:
     }
     void = [t for t in audited if t["verdict"] == "void"]
     return {
-        "tasks": len(tasks),
-        "void": len(void),
+        "tasks": len(tasks), "void": len(void),
         "mended": sum(all(f["mended"] for f in t["findings"] if f["severity"] == "void") for t in void),
-        "weak": sum(t["verdict"] == "weak" for t in audited),
-        "sound": sum(t["verdict"] == "sound" for t in audited),
-        "failed": len(tasks) - len(audited),
-        "inside_tolerance": _inside(audited),
-        "reasons": reasons,
+        "weak": sum(t["verdict"] == "weak" for t in audited), "sound": sum(t["verdict"] == "sound" for t in audited),
+        "failed": len(tasks) - len(audited), "inside_tolerance": _inside(audited), "reasons": reasons,
         "failures": [{"problem": t.get("problem"), **(t.get("verdict") or {})} for t in tasks if "findings" not in t],
-    }
+    }  # fmt: skip
 
 
 def audits_table(tasks: Sequence[Task]) -> Table:

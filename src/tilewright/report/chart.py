@@ -47,30 +47,27 @@ def chart(timed: Timed, *, ours: str = "ours") -> Chart | None:
     bursts = {s.name: [median(b) for b in s.bursts_ns if b] for s in timed.samples}
     bars = tuple(
         _bar(
-            time, scale=scale, row=row, name=ours if name == "ours" else words.NAMES[name], bursts=bursts.get(name, [])
+            time,
+            scale=scale,
+            row=row,
+            name=ours if name == "ours" else words.named(name, timed),
+            bursts=bursts.get(name, []),
         )
         for row, (name, time) in enumerate(times)
     )
     floor_x = round(LABELS + timed.floor_ns * scale, 1)
     return Chart(
-        bars=bars,
-        height=TOP + ROW * len(bars) + 6,
-        floor_x=floor_x,
-        floor=f"floor {words.duration(timed.floor_ns)}",
+        bars=bars, height=TOP + ROW * len(bars) + 6, floor_x=floor_x, floor=f"floor {words.duration(timed.floor_ns)}",
         floor_on_left=floor_x > WIDTH - VALUES - 90,
-    )
+    )  # fmt: skip
 
 
 def _bar(time: Interval, *, scale: float, row: int, name: str, bursts: list[float]) -> Bar:
     right = WIDTH - VALUES
     thinned = bursts[:: max(1, -(-len(bursts) // _DOTS))]
     return Bar(
-        name=name,
-        ours=name not in ("eager", "torch.compile"),
-        y=TOP + ROW * row + (ROW - BAR) / 2,
-        length=round(time.mid * scale, 1),
-        low=round(LABELS + time.low * scale, 1),
+        name=name, ours=name != "eager" and not name.startswith("torch.compile"), y=TOP + ROW * row + (ROW - BAR) / 2,
+        length=round(time.mid * scale, 1), low=round(LABELS + time.low * scale, 1),
         high=round(LABELS + time.high * scale, 1),
-        dots=tuple(x for b in thinned if (x := round(LABELS + b * scale, 1)) <= right),
-        value=words.duration(time.mid),
-    )
+        dots=tuple(x for b in thinned if (x := round(LABELS + b * scale, 1)) <= right), value=words.duration(time.mid),
+    )  # fmt: skip

@@ -94,14 +94,9 @@ def curve(context: SearchContext, events: Sequence[Event]) -> Curve:
             steps.append(CurveStep(spent=spent, ratio=ratio, best=best))
     label = " ".join([context.strategy, *(f"-{part}" for part in context.without)])
     return Curve(
-        run=context.run,
-        label=label,
-        problem=context.problem.name,
-        budget=_budget(context),
-        steps=tuple(steps),
-        spent=spent,
-        ended=any(isinstance(event.move, Stop) for event in events),
-    )
+        run=context.run, label=label, problem=context.problem.name, budget=_budget(context), steps=tuple(steps),
+        spent=spent, ended=any(isinstance(event.move, Stop) for event in events),
+    )  # fmt: skip
 
 
 def compared(curves: Sequence[Curve], *, axis: Axis, seed: int = 0) -> Comparison:

@@ -71,12 +71,9 @@ def draw(items: Sequence[Item], *, most: int = LARGEST) -> Drawing:
     centres = {place: round(x - left, 1) for place, x in centres.items()}
     boxes = tuple(Box(item=item, x=centres[item.id] - BOX_WIDTH / 2, y=_top(level[item.id])) for item in shown)
     return Drawing(
-        width=round(right - left, 1),
-        height=_top(max(level.values(), default=0)) + BOX_HEIGHT + MARGIN,
-        boxes=boxes,
-        arrows=tuple(_arrow(chain, centres, level) for chain in chains.values()),
-        left_out=len(items) - len(shown),
-    )
+        width=round(right - left, 1), height=_top(max(level.values(), default=0)) + BOX_HEIGHT + MARGIN, boxes=boxes,
+        arrows=tuple(_arrow(chain, centres, level) for chain in chains.values()), left_out=len(items) - len(shown),
+    )  # fmt: skip
 
 
 def _levels(items: Sequence[Item], reads: Mapping[str, tuple[str, ...]]) -> dict[str, int]:

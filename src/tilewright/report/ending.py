@@ -89,18 +89,16 @@ def _judged(timed: Timed) -> tuple[Status, ShownVerdict]:
     eager, compiled = timed.ratio("eager"), timed.ratio("compile")
     said = " and ".join(
         f"{ratio.mid:.2f}x as fast as {name} [{ratio.low:.2f}, {ratio.high:.2f}]"
-        for name, ratio in (("eager", eager), ("torch.compile", compiled))
+        for name, ratio in (("eager", eager), (timed.compile_title, compiled))
         if ratio is not None
     )
     faster = timed.faster_than("eager")
     if timed.undecided:
         said = f"{said}, while noise hides whether it works on what it kept of earlier calls"
     verdict = ShownVerdict(
-        accepted=True,
-        stage="timing",
-        reason="faster" if faster else "not_faster",
+        accepted=True, stage="timing", reason="faster" if faster else "not_faster",
         summary=said if faster else f"{said or 'no baseline was timed'}: not faster than eager beyond noise",
-    )
+    )  # fmt: skip
     return ("improved" if faster else "no_improvement"), verdict
 
 

@@ -124,13 +124,9 @@ def _outside(nodes: Iterable[Node], homes: Mapping[str, str], reads: Mapping[str
 
 
 def _unit_item(
-    graph: Graph,
-    nodes: list[Node],
-    homes: Mapping[str, str],
-    reads: Mapping[str, tuple[str, ...]],
-    owners: Mapping[str, Pattern],
-    numbers: Mapping[str, int],
-) -> Item:
+    graph: Graph, nodes: list[Node], homes: Mapping[str, str], reads: Mapping[str, tuple[str, ...]],
+    owners: Mapping[str, Pattern], numbers: Mapping[str, int],
+) -> Item:  # fmt: skip
     """One operator of torch's (or one node of no operator), with its last value's tensor."""
     last = nodes[-1]
     tensor = words.tensor(last.dtype, last.shape)
@@ -143,31 +139,19 @@ def _unit_item(
     call = next((c for c in graph.calls if c.name == last.origin), None)
     kind = "view" if all(n.op in VIEWS or n.op == "slice" for n in nodes) else "torch"
     return Item(
-        id=homes[last.name],
-        label=call.label if call else last.op,
-        below=tensor,
-        kind=kind,
-        reads=_outside(nodes, homes, reads),
-        group=group,
-    )
+        id=homes[last.name], label=call.label if call else last.op, below=tensor, kind=kind,
+        reads=_outside(nodes, homes, reads), group=group,
+    )  # fmt: skip
 
 
 def _site_item(
-    pattern: Pattern,
-    home: str,
-    nodes: list[Node],
-    homes: Mapping[str, str],
-    reads: Mapping[str, tuple[str, ...]],
+    pattern: Pattern, home: str, nodes: list[Node], homes: Mapping[str, str], reads: Mapping[str, tuple[str, ...]],
     numbers: Mapping[str, int],
-) -> Item:
+) -> Item:  # fmt: skip
     return Item(
-        id=home,
-        label=pattern.id,
-        below=pattern.title,
-        kind="fused",
-        reads=tuple(r for r in _outside(nodes, homes, reads) if r != home),
-        group=numbers[pattern.id],
-    )
+        id=home, label=pattern.id, below=pattern.title, kind="fused",
+        reads=tuple(r for r in _outside(nodes, homes, reads) if r != home), group=numbers[pattern.id],
+    )  # fmt: skip
 
 
 def _mark(item: Item, patterns: Sequence[Pattern], numbers: Mapping[str, int]) -> str:

@@ -37,6 +37,13 @@ def summary(context: SearchContext, events: Sequence[Event], *, candidate_dir: s
             name: _interval(end.timed.ratio(name) if end.timed else None)
             for name in ("eager", "compile", "eager_warm", "compile_warm")
         },
+        "compile_mode": end.seen.compile_mode if end.seen and end.seen.ratio("compile") else None,
+        "compile_remembered": (end.seen.compile_remembered or None) if end.seen else None,
+        "compile_modes_ns": {
+            n.partition(":")[2]: _interval(t)
+            for n, t in (end.seen.times_ns if end.seen else ())
+            if n.startswith("compile:") and not n.endswith("_warm")
+        },
         "phases": _phases(end.seen),
         "peak_bytes": dict(end.seen.peak_bytes) if end.seen else {},
         "tried": _tried(end),
@@ -61,22 +68,15 @@ def summary(context: SearchContext, events: Sequence[Event], *, candidate_dir: s
         "refusals": list(context.refusals),
         "attribution": [
             {
-                "pattern": w.pattern,
-                "title": w.title,
-                "by": w.by,
-                "alone": _interval(w.alone),
-                "without": _interval(w.without),
-                "instead": list(w.instead),
+                "pattern": w.pattern, "title": w.title, "by": w.by, "alone": _interval(w.alone),
+                "without": _interval(w.without), "instead": list(w.instead),
             }
             for w in attribution(context, events, end)
         ],
         "algebra": less
         and {
-            "steps": list(less.steps),
-            "kept": less.kept,
-            "with": _interval(less.with_it),
-            "without": _interval(less.without),
-            "refused": less.refused,
+            "steps": list(less.steps), "kept": less.kept, "with": _interval(less.with_it),
+            "without": _interval(less.without), "refused": less.refused,
         },
         "candidate": candidate_dir or None,
         "candidate_id": end.timed.checked.built.candidate_id if end.timed else None,
@@ -93,7 +93,7 @@ def summary(context: SearchContext, events: Sequence[Event], *, candidate_dir: s
         "machine": _machine(context),
         "seconds": sum(e.wall_s for e in events),
         "device_seconds": {"all": sum(held.values()), "stations": held},
-    }
+    }  # fmt: skip
 
 
 def device_seconds(context: SearchContext, events: Sequence[Event]) -> dict[str, float]:
@@ -295,15 +295,7 @@ def _error(timed: Timed | None) -> dict[str, object] | None:
 def _machine(context: SearchContext) -> dict[str, object]:
     machine = context.machine
     names = (
-        "target",
-        "device",
-        "driver",
-        "torch",
-        "dsl",
-        "processors",
-        "cache_bytes",
-        "copy_bytes_per_s",
-        "under_load",
+        "target", "device", "driver", "torch", "dsl", "processors", "cache_bytes", "copy_bytes_per_s", "under_load",
         "key",
-    )
+    )  # fmt: skip
     return {n: getattr(machine, n) for n in names} | {"matmul_flops_per_s": dict(machine.matmul_flops_per_s)}

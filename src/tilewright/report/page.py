@@ -32,11 +32,8 @@ def environment() -> Environment:
     environment = Environment(
         loader=PackageLoader("tilewright", "report"),
         autoescape=lambda name: name is not None and name.endswith((".html.jinja", ".svg.jinja")),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
     environment.filters["md"] = _md
     environment.filters["shortened"] = _shortened
     return environment

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..facts.pattern import INDUCTOR, Recipe, without_inductor
+from ..facts.pattern import CUDA_GRAPH, INDUCTOR, Recipe, inductor_mode, without_inductor
 from ..facts.run import SearchContext
 from . import words
 from .ending import fused
@@ -21,7 +21,9 @@ class PartRow:
 
 
 def inductor_title(recipe: Recipe) -> str:
-    """What torch.compile runs of the module in this recipe."""
+    """What torch.compile runs of the module in this recipe, or that one CUDA graph replays all of it."""
+    if inductor_mode(recipe) == CUDA_GRAPH:
+        return "the module as one CUDA graph"
     return "all else by torch.compile" if without_inductor(recipe) else "the module as it is, by torch.compile"
 
 

@@ -173,9 +173,11 @@ def _tiles(end: Ending) -> tuple[StoryTile, ...]:
     if end.timed is None:
         return ()
     tiles = []
-    for name, title in (("eager", "against eager"), ("compile", "against torch.compile")):
+    for name, title in (("eager", "against eager"), ("compile", f"against {end.timed.compile_title}")):
         if ratio := end.timed.ratio(name):
             note = f"99% interval {words.digits(ratio.low)} – {words.digits(ratio.high)}"
+            if warm := end.timed.ratio(f"{name}_warm"):
+                note += f"; {words.digits(warm.mid)}× with warm caches"
             tiles.append(StoryTile(name=title, value=f"{words.digits(ratio.mid)}×", note=note))
     if share := floor_share(end.timed):
         note = f"the floor takes {words.duration(end.timed.floor_ns)}"
@@ -192,12 +194,12 @@ def _times(end: Ending) -> tuple[TimeRow, ...]:
     if end.seen is None:
         return ()
     rows = []
-    for name in words.PLAYERS:
+    for name in words.players(end.seen):
         if time := end.seen.time(name):
             ratio = end.seen.ratio(name)
             rows.append(
                 TimeRow(
-                    name="tried, not kept" if name == "ours" and end.timed is None else words.NAMES[name],
+                    name="tried, not kept" if name == "ours" and end.timed is None else words.named(name, end.seen),
                     median=words.duration(time.mid),
                     interval=words.span(time),
                     ratio=words.times(ratio) if ratio else "",
@@ -210,14 +212,12 @@ def _halves(seen: Timed) -> tuple[TimeRow, ...]:
     """The rows of a training step's halves."""
     return tuple(
         TimeRow(
-            name=f"{phase.name}, {words.NAMES[name]}",
-            median=words.duration(time.mid),
-            interval=words.span(time),
+            name=f"{phase.name}, {words.named(name, seen)}", median=words.duration(time.mid), interval=words.span(time),
             ratio=words.times(dict(phase.ratios)[name]) if name in dict(phase.ratios) else "",
         )
         for phase in seen.phases
         for name, time in phase.times_ns
-    )
+    )  # fmt: skip
 
 
 def _floor(context: SearchContext, seen: Timed | None) -> str:
@@ -230,7 +230,7 @@ def _floor(context: SearchContext, seen: Timed | None) -> str:
         parts += f", {words.rate(seen.flops, 'FLOP')} at {words.rate(rate, 'FLOP/s')}"
     told = f"The floor is {words.duration(seen.floor_ns)}: {parts}, rates measured here{words.loaded(machine)}."
     told = f"{told} Only data that stays in the cache, or calls that hardly write, can beat it."
-    peaks = ", ".join(f"{words.amount(size)} ({words.NAMES[name]})" for name, size in seen.peak_bytes)
+    peaks = ", ".join(f"{words.amount(size)} ({words.named(name, seen)})" for name, size in seen.peak_bytes)
     return f"{told} Memory at the peak of a call: {peaks}." if peaks else told
 
 
@@ -273,14 +273,9 @@ def _noise(seen: Timed | None) -> str:
 def _attempt(event: Event, end: Ending) -> Attempt:
     fate, result = _fate(event, end)
     return Attempt(
-        seq=event.seq,
-        fate=fate,
-        what=moves.what(event.move),
-        why=moves.why(event.move),
-        result=result,
-        seconds=f"{event.wall_s:.1f} s",
-        excerpt=event.outcome.excerpt if isinstance(event.outcome, Failure) else "",
-    )
+        seq=event.seq, fate=fate, what=moves.what(event.move), why=moves.why(event.move), result=result,
+        seconds=f"{event.wall_s:.1f} s", excerpt=event.outcome.excerpt if isinstance(event.outcome, Failure) else "",
+    )  # fmt: skip
 
 
 def _fate(event: Event, end: Ending) -> tuple[str, str]:
@@ -339,15 +334,12 @@ def _points(context: SearchContext, tuned: Tuned) -> tuple[PointRow, ...]:
         time = p.time_ns
         rows.append(
             PointRow(
-                settings=words.settings(p.point),
-                time=words.duration(time.mid) if time else "",
-                interval=words.span(time) if time else "",
-                of_floor=words.percent(floor_ns / time.mid) if time else "",
+                settings=words.settings(p.point), time=words.duration(time.mid) if time else "",
+                interval=words.span(time) if time else "", of_floor=words.percent(floor_ns / time.mid) if time else "",
                 behind=f"+{100 * (time.mid / best - 1):.1f}%" if time and best and time.mid > best else "",
-                chosen=bool(time and time.mid == best),
-                failure=p.failure,
+                chosen=bool(time and time.mid == best), failure=p.failure,
             )
-        )
+        )  # fmt: skip
     return tuple(rows)
 
 
@@ -396,14 +388,12 @@ def _case(context: SearchContext, recipe: Recipe, index: int) -> CaseView:
         return ", ".join(words.tensor(s.dtype, s.shape) for s in specs) or "none"
 
     return CaseView(
-        index=index,
-        arguments=context.problem.cases[index] if index < len(context.problem.cases) else "{}",
-        inputs=tensors(case.inputs),
-        outputs=tensors(case.outputs),
+        index=index, arguments=context.problem.cases[index] if index < len(context.problem.cases) else "{}",
+        inputs=tensors(case.inputs), outputs=tensors(case.outputs),
         graph=graph_view(case.graph, patterns, numbers=numbers) if case.graph else None,
         trace_failure=case.trace_failure,
         unmatched=(*(line for m in matched for line in m.unmatched), *(context.refusals if index == 0 else ())),
-    )
+    )  # fmt: skip
 
 
 def _agents(events: Sequence[Event]) -> tuple[tuple[str, str], ...]:
@@ -420,11 +410,9 @@ def _environment(context: SearchContext) -> tuple[tuple[str, str], ...]:
     rates = ", ".join(f"{name} {words.rate(rate, 'FLOP/s')}" for name, rate in machine.matmul_flops_per_s)
     return (
         ("device", machine.device + (f" ({machine.processors} multiprocessors)" if machine.target == "cuda" else "")),
-        ("driver", machine.driver),
-        ("last-level cache", words.capacity(machine.cache_bytes)),
-        ("memory bandwidth, measured", words.rate(machine.copy_bytes_per_s, "B/s")),
-        ("matrix rates, measured", rates),
+        ("driver", machine.driver), ("last-level cache", words.capacity(machine.cache_bytes)),
+        ("memory bandwidth, measured", words.rate(machine.copy_bytes_per_s, "B/s")), ("matrix rates, measured", rates),
         *((name, version) for name, version in context.versions if version and name != "driver"),
         ("problem", f"{problem.name} (digest {problem.digest}, {problem.mode}, precision: {problem.precision})"),
         ("run", f"{context.run} (strategy {context.strategy}, seed {context.seed}, budget {context.budget_s:g} s)"),
-    )
+    )  # fmt: skip

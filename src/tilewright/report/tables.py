@@ -46,27 +46,25 @@ def table(context: SearchContext, events: Sequence[Event]) -> Table:
 
 
 def _times(drawn: Table, end: Ending, seen: Timed) -> None:
-    for name in words.PLAYERS:
+    for name in words.players(seen):
         time = seen.time(name)
         if time is None or (name.startswith("ours") and end.timed is None):
             continue
         ratio = end.timed.ratio(name) if end.timed else None
         drawn.add_row(
-            f"[bold]{words.NAMES[name]}[/]" if name == "ours" else words.NAMES[name],
-            words.duration(time.mid),
-            words.span(time),
-            escape(words.times(ratio)) if ratio else "",
-        )
+            f"[bold]{words.NAMES[name]}[/]" if name == "ours" else words.named(name, seen), words.duration(time.mid),
+            words.span(time), escape(words.times(ratio)) if ratio else "",
+        )  # fmt: skip
     for phase in seen.phases:
         for name, time in phase.times_ns:
             ratio = dict(phase.ratios).get(name)
             told = escape(words.times(ratio)) if ratio else ""
-            drawn.add_row(f"{phase.name}, {words.NAMES[name]}", words.duration(time.mid), words.span(time), told)
+            drawn.add_row(f"{phase.name}, {words.named(name, seen)}", words.duration(time.mid), words.span(time), told)
     share = floor_share(end.timed)
     reached = f"at {words.percent(share)} of its speed" if share is not None else ""
     drawn.add_row("machine's floor", words.duration(seen.floor_ns), "", reached)
     for name, size in seen.peak_bytes:
-        drawn.add_row(f"memory at its peak, {words.NAMES[name]}", words.amount(size), "", "")
+        drawn.add_row(f"memory at its peak, {words.named(name, seen)}", words.amount(size), "", "")
 
 
 def _error(drawn: Table, timed: Timed) -> None:
@@ -134,14 +132,12 @@ def _bench_row(task: Task) -> list[str]:
     result = "improved" if won(task) else reason.replace("_", " ") or status.replace("_", " ")
     result += f" ({whose(task)})" if status == "failed" else ""
     return [
-        escape(str(task.get("problem", "?"))),
-        f"[{_COLOURS.get(status, 'red')}]{escape(result)}[/]",
+        escape(str(task.get("problem", "?"))), f"[{_COLOURS.get(status, 'red')}]{escape(result)}[/]",
         *(words.duration(t["mid"]) if t else "" for t in times.values()),
         _x(ratio_of(task, "eager") if status != "pending" else None),
         f"{ratio['low']:.2f} – {ratio['high']:.2f}" if ratio else "",
-        _x(ratio_of(task, "best") if status != "pending" else None),
-        _share(task.get("floor_share")),
-    ]
+        _x(ratio_of(task, "best") if status != "pending" else None), _share(task.get("floor_share")),
+    ]  # fmt: skip
 
 
 def _bench_lines(total: dict[str, object]) -> str:

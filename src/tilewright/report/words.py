@@ -20,6 +20,19 @@ NAMES = {
 PLAYERS = ("eager", "compile", "ours", "eager_warm", "compile_warm", "ours_warm")
 
 
+def named(name: str, timed: Timed) -> str:
+    """An implementation as the reader knows it; torch.compile with its mode."""
+    if name.startswith("compile:"):
+        return f"torch.compile ({name.removeprefix('compile:')})"
+    return NAMES[name].replace("torch.compile", timed.compile_title)
+
+
+def players(timed: Timed) -> tuple[str, ...]:
+    """Those whose times a reader sees, in order: torch.compile's slower modes with cold caches alone."""
+    modes = [name for name, _ in timed.times_ns if name.startswith("compile:") and not name.endswith("_warm")]
+    return (*PLAYERS[:2], *modes, *PLAYERS[2:])
+
+
 def digits(value: float) -> str:
     """Three significant digits without an exponent: 1.23, 12.3, 123."""
     size = abs(value)

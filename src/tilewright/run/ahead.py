@@ -13,9 +13,12 @@ from ..facts.demand import Demand
 from ..facts.device import Device
 from ..facts.pattern import Choice
 from ..facts.space import Point
+from ..facts.time_budget import UNBOUNDED, TimeBudget
 from ..kernels.nvcc import libraries, toolchain
 from ..kernels.store import anonymous
-from .children import shared_out
+from .children import LIMIT_S, shared_out
+
+_SHARE = 0.8  # of a run's time, until which what is to be judged may be compiled
 
 
 class Objects:
@@ -53,7 +56,7 @@ def _texts_of(texts: Mapping[str, str], pattern: str) -> tuple[str, ...]:
 
 def compiled_ahead(
     candidate: Candidate, choices: Iterable[Choice], *, folder: Path, jobs: int, device: Device,
-    objects: Objects | None = None,
+    objects: Objects | None = None, time: TimeBudget = UNBOUNDED,
 ) -> tuple[Path, ...]:  # fmt: skip
     """The compiled kernels of the candidate at these choices, `jobs` compiled at a time, kept in `folder` from run to
     run: libraries of C++, or objects for the device, a GPU; `objects` knows of
@@ -68,7 +71,7 @@ def compiled_ahead(
         known = objects if objects is not None else Objects()
         texts = {f.path: f.text for f in candidate.files}
         if missing := [choice for choice in fused if not known.of(texts, choice, folder)]:
-            _compile_in_cute(candidate, missing, folder, jobs, device, known)
+            _compile_in_cute(candidate, missing, folder, jobs, device, known, time.limit_s(LIMIT_S, share=_SHARE))
         return tuple(dict.fromkeys(path for choice in fused for path in known.of(texts, choice, folder)))
     return ()
 
@@ -118,9 +121,12 @@ def _compiled(sources: Path, choice: Choice, folder: Path) -> Iterator[Path]:
 
 def _compile_in_cute(
     candidate: Candidate, wanted: Sequence[Choice], folder: Path, jobs: int, device: Device, objects: Objects,
+    limit_s: float,
 ) -> None:  # fmt: skip
     texts = {f.path: f.text for f in candidate.files}
-    answers = answers_of("tilewright.kernels.cuda.common.ahead", texts, wanted, folder=folder, jobs=jobs, device=device)
+    answers = answers_of(
+        "tilewright.kernels.cuda.common.ahead", texts, wanted, folder=folder, jobs=jobs, device=device, limit_s=limit_s
+    )  # fmt: skip
     for choice, answer in zip(wanted, answers, strict=True):
         if paths := paths_in(answer):
             objects.put(texts, choice, paths)
@@ -128,7 +134,7 @@ def _compile_in_cute(
 
 def answers_of(
     module: str, texts: Mapping[str, str], wanted: Sequence[Choice], *, folder: Path, jobs: int,
-    device: Device,
+    device: Device, limit_s: float = LIMIT_S,
 ) -> list[str]:  # fmt: skip
     """What the script says of each choice, or "": run in child processes on copies of these files, which keep in
     `folder` what they compile."""
@@ -141,7 +147,7 @@ def answers_of(
             place.write_text(text, encoding="utf-8")
         (root / "build").symlink_to(folder.resolve(), target_is_directory=True)
         tasks = [[str(root / f"{choice.pattern}.py"), dict(choice.point)] for choice in wanted]
-        return shared_out(module, device.plan_facts, tasks, folder=root, jobs=jobs)
+        return shared_out(module, device.plan_facts, tasks, folder=root, jobs=jobs, limit_s=limit_s)
 
 
 def paths_in(answer: str) -> list[str]:

@@ -31,15 +31,10 @@ class JournalMismatch(HarnessError):
 
 
 def drive(
-    strategy: Strategy,
-    *,
-    ledger: Ledger,
-    perform: Perform,
-    watch: Callable[[Event], None],
-    announce: Callable[[tuple[Move, ...]], None] = lambda moves: None,
-    clock: Callable[[], float] = time.monotonic,
+    strategy: Strategy, *, ledger: Ledger, perform: Perform, watch: Callable[[Event], None],
+    announce: Callable[[tuple[Move, ...]], None] = lambda moves: None, clock: Callable[[], float] = time.monotonic,
     held: Callable[[], tuple[Station, ...]] = lambda: (),
-) -> Stop:
+) -> Stop:  # fmt: skip
     """Run a strategy to its `Stop`, replaying what the journal already holds; returns that Stop.
 
     `perform` is called only for moves that the journal does not hold, after `announce` has seen all of those that were

@@ -18,34 +18,38 @@ from ..facts.device import Device
 from ..facts.pattern import Choice, Pattern
 from ..facts.run import Matched
 from ..facts.space import Point
+from ..facts.time_budget import UNBOUNDED, TimeBudget
 from ..realise.table import realisers
 from ..search.tune.predict import cpu_ns, cuda_ns, likeliest
 from .ahead import Objects, answers_of, paths_in
+from .children import LIMIT_S
 
+_SHARE = 0.3  # of a run's time, until which points may be compiled
 Say = Callable[[str], None]
 Job = tuple[str, Point]  # a pattern's id and one of its points
 
 
 def foreseen(
     matched: Sequence[Matched], device: Device, *, known: Collection[str], say: Say, folder: Path, objects: Objects,
-    tuned: bool = True,
+    tuned: bool = True, time: TimeBudget = UNBOUNDED,
 ) -> tuple[Matched, ...]:  # fmt: skip
     """The same patterns with the points that are worth measuring, the likeliest first; those in `known`, whose winner
     is remembered, as they are. What is compiled for the device is kept in `folder`, and `objects` learns
     of it. Not `tuned`, nobody will measure them: where a realiser has its points in order by a model of its own, the
-    first alone is compiled, if it can run."""
+    first alone is compiled, if it can run. What is not compiled when a share of `time` has passed is not measured."""
     patterns = {p.id: p for m in matched for p in m.patterns if p.id not in known and len(p.space.points) > 1}
-    make = realisers(device)
+    make, limit_s = realisers(device), time.limit_s(LIMIT_S, share=_SHARE)
     ranked = {p.id for p in patterns.values() if make.is_ranked(p.program)}
+    late = limit_s < LIMIT_S  # what is not known then was not come to
     if device.target == "cpu":
         chosen = {p.id: _for_cpu(p, device) for p in patterns.values() if p.id not in ranked}
     else:
-        compiled = partial(demanded, device=device, folder=folder, objects=objects)
+        compiled = partial(demanded, device=device, folder=folder, objects=objects, limit_s=limit_s)
         demands = compiled([p if tuned or p.id not in ranked else _at_first(p) for p in patterns.values()])
         if not tuned:
             patterns = {k: p for k, p in patterns.items() if not (k in ranked and _is_able(p, demands, device))}
             demands |= compiled(list(patterns.values()))
-        chosen = {k: _for_cuda(p, demands, device, say, ranked=k in ranked) for k, p in patterns.items()}
+        chosen = {k: _for_cuda(p, demands, device, say, ranked=k in ranked, late=late) for k, p in patterns.items()}
     return tuple(replace(m, patterns=tuple(chosen.get(p.id, p) for p in m.patterns)) for m in matched)
 
 
@@ -64,10 +68,11 @@ def _for_cpu(pattern: Pattern, device: Device) -> Pattern:
 
 
 def _for_cuda(
-    pattern: Pattern, demands: Mapping[Job, Demand | str], device: Device, say: Say, *, ranked: bool
+    pattern: Pattern, demands: Mapping[Job, Demand | str], device: Device, say: Say, *, ranked: bool, late: bool = False
 ) -> Pattern:
     found = {p: demands.get((pattern.id, p), "not known") for p in pattern.space.points}
-    if "not known" in found.values():
+    known = [demand for demand in found.values() if demand != "not known"]
+    if len(known) < len(found) and not (late and known):
         say(f"{pattern.id}: what its kernels take is not known here; its points stay in their order")
         return pattern
     plans: set[str] = set()
@@ -98,13 +103,15 @@ def _useless(demand: Demand | str, plans: set[str], device: Device) -> str:
     return "" if demand.resident_ctas(device) else "too large for a multiprocessor"
 
 
-def demanded(patterns: Sequence[Pattern], *, device: Device, folder: Path, objects: Objects) -> dict[Job, Demand | str]:
+def demanded(
+    patterns: Sequence[Pattern], *, device: Device, folder: Path, objects: Objects, limit_s: float = LIMIT_S
+) -> dict[Job, Demand | str]:
     """What each point of the patterns takes of the device, or why it does not compile; a point of which nothing could
     be learnt is left out. What `objects` has not is compiled in as many processes as there are cores, into `folder`; no
     GPU is needed."""
     make = realisers(device)
     files = [file for p in patterns for file in make.render(p.program, p.id, p.space.points[0])]
-    choices = [Choice(pattern=p.id, point=point) for p in patterns for point in p.space.points]
+    choices = _in_turn(patterns)
     texts = {file.path: file.text for file in files}
     found = {(c.pattern, c.point): demand for c in choices if (demand := objects.demand(texts, c)) is not None}
     missing = [c for c in choices if (c.pattern, c.point) not in found]
@@ -112,7 +119,8 @@ def demanded(patterns: Sequence[Pattern], *, device: Device, folder: Path, objec
         return found
     texts |= {file.path: file.text for file in make.skeleton_files([p.program for p in patterns])}
     lines = answers_of(
-        "tilewright.kernels.cuda.common.demand", texts, missing, folder=folder, jobs=threads(), device=device
+        "tilewright.kernels.cuda.common.demand", texts, missing, folder=folder, jobs=threads(), device=device,
+        limit_s=limit_s,
     )  # fmt: skip
     for choice, line in zip(missing, lines, strict=True):
         if paths := paths_in(line):
@@ -122,6 +130,16 @@ def demanded(patterns: Sequence[Pattern], *, device: Device, folder: Path, objec
         if (demand := new.get((choice.pattern, choice.point))) is not None:
             objects.note(texts, choice, demand)
     return found | new
+
+
+def _in_turn(patterns: Sequence[Pattern]) -> list[Choice]:
+    """Every point of the patterns: the first of each, then the second of each, so that an early end leaves none without
+    any."""
+    ranks = range(max((len(p.space.points) for p in patterns), default=0))
+    return [
+        Choice(pattern=p.id, point=p.space.points[rank]) for rank in ranks for p in patterns
+        if rank < len(p.space.points)
+    ]  # fmt: skip
 
 
 def answered(jobs: Sequence[Job], lines: Sequence[str]) -> dict[Job, Demand | str]:

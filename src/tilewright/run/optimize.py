@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +12,8 @@ from pathlib import Path
 from ..edges.ledger import Ledger
 from ..edges.models import Keys, Model, open_model
 from ..facts.candidate import Candidate
-from ..facts.dialogue import ModelChoice, Reply
-from ..facts.errors import HarnessError, UserError
+from ..facts.dialogue import Reply
+from ..facts.errors import HarnessError, ModelOut, Pending, UserError
 from ..facts.machine import Machine
 from ..facts.move import (
     Ask,
@@ -33,20 +33,25 @@ from ..facts.move import (
 )
 from ..facts.outcome import Captured, Failure, Inspected, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
-from ..facts.run import AGENT, GIVEN, Limits, Request, SearchContext, Timing
+from ..facts.run import AGENT, GIVEN, Request, SearchContext, Timing
+from ..facts.time_budget import TimeBudget
 from ..facts.verdict import Verified
 from ..judge import sanitize as sanitizing
 from ..search.retrieve import store as table
 from ..search.strategies import ASKING, MAY_ASK, PARTS, STRATEGIES, given
 from ..search.tune import memory
-from .drive import Elsewhere, Strategy, drive
-from .evaluator import Evaluator, Places, Say, composed
+from .drive import Elsewhere, JournalMismatch, Strategy, drive
+from .evaluator import Evaluator
+from .in_time import OutOfTime, best_of, ended_in_time
+from .matching import composed
+from .places import Places, Say
 from .realisations import realised_by
 from .remote import Remote, bundle_folder
+from .winnable import say_winnable
 from .winners import winner_of
 
 _USUAL = Timing()
-_UNLIMITED = Limits()
+_LEAST_OF_RESUMED = 0.25  # of the budget, for a run that goes on after its time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,31 +73,27 @@ class Finished:
     stop: Stop
     candidate: Candidate
     candidate_dir: Path | None  # None: a given candidate, which lies where it lay
+    cut_short: bool = False  # something ended the search after a candidate had been accepted
 
 
-def optimize(
-    problem: Problem, *, places: Places, strategy: str, budget_s: float, seed: int, say: Say,
-    sanitize: bool | None = None, timing: Timing = _USUAL, model: ModelChoice | None = None,
-    limits: Limits = _UNLIMITED, access: ModelAccess = _NOBODY, evaluator: str = "", without: Sequence[str] = (),
-    algebra: bool = True,
-) -> Finished:  # fmt: skip
+def optimize(request: Request, *, places: Places, say: Say, access: ModelAccess = _NOBODY) -> Finished:
     """A new run in `places.out`; UserError if that folder already holds a run of which something came, or for a fault
-    of the problem's.
-    `sanitize` of None: where compute-sanitizer can be had. `evaluator`, `without`, `algebra`: as in Request.
-    Raises Pending where a model's reply or the evaluator's answer has not come yet: `resume` then goes on."""
-    require_model(strategy, model is not None)
-    require_parts(strategy, without)
-    if evaluator:
-        bundle_folder(evaluator)  # what is wrong with its name is said before any work
-    request = Request(
-        run=uuid.uuid4().hex[:12], problem=problem, strategy=strategy, seed=seed, budget_s=budget_s, timing=timing,
-        sanitize=sanitized_by_default(problem, evaluator) if sanitize is None else sanitize, model=model, limits=limits,
-        evaluator=evaluator, without=tuple(without), algebra=algebra,
-    )  # fmt: skip
-    if model is not None:
-        open_model(model, run=request.run, keys=access.keys)  # what is wrong with its name is said before any work
+    of the problem's. `Request.budget_s` bounds all of it on the wall's clock; what was accepted is handed over whatever
+    ends the search then: the budget, an interruption, a fault of ours. Raises Pending where a model's reply or the
+    evaluator's answer has not come yet: `resume` then goes on."""
+    require_model(request.strategy, request.model is not None)
+    require_parts(request.strategy, request.without)
+    if request.evaluator:
+        bundle_folder(request.evaluator)  # what is wrong with its name is said before any work
+    if request.model is not None:  # and with the model's
+        open_model(request.model, run=request.run, keys=access.keys)
     with _new_journal(request, places) as ledger:
         return _carry_on(request, ledger=ledger, places=places, say=say, access=access)
+
+
+def new_run() -> str:
+    """The name of a run: no other has it."""
+    return uuid.uuid4().hex[:12]
 
 
 def require_model(strategy: str, named: bool) -> None:
@@ -117,11 +118,11 @@ def require_parts(strategy: str, without: Sequence[str]) -> None:
 
 def judge_given(
     problem: Problem, candidate: Candidate, *, places: Places, seed: int, say: Say, sanitize: bool = False,
-    timing: Timing = _USUAL,
+    timing: Timing = _USUAL, racecheck: bool = False,
 ) -> Finished:  # fmt: skip
     """Judge one candidate: a run with nothing to search; `Finished.stop.best` is None if it was refused."""
     request = Request(
-        run=uuid.uuid4().hex[:12], problem=problem, strategy=GIVEN, seed=seed, budget_s=0.0, timing=timing
+        run=new_run(), problem=problem, strategy=GIVEN, seed=seed, budget_s=0.0, timing=timing, racecheck=racecheck
     )
     with _new_journal(request, places) as ledger, Evaluator(request, places=places, say=say) as bench:
         context = bench.context(request)
@@ -182,27 +183,102 @@ def resume(*, places: Places, say: Say, access: ModelAccess = _NOBODY) -> Finish
 
 
 def _carry_on(request: Request, *, ledger: Ledger, places: Places, say: Say, access: ModelAccess) -> Finished:
+    """Raises what ends the search before anything was accepted; with what was, that is handed over."""
+    context, events = ledger.context(), ledger.events()
+    ended = any(isinstance(event.move, Stop) for event in events)
+    spent_s = (context.opened_s if context else 0.0) + sum(event.wall_s for event in events)
+    least_s = _LEAST_OF_RESUMED * request.budget_s  # for a run that goes on after its time
+    time = TimeBudget.of(request.budget_s, spent_s=min(spent_s, request.budget_s - least_s))
+    try:
+        with ended_in_time(_of_here(time, request)):
+            context, stop = _searched(request, ledger=ledger, places=places, say=say, access=access, time=time)
+    except (Exception, KeyboardInterrupt) as error:
+        return _cut_short(error, ledger, places=places, say=say)
+    return hand_over(context, ledger.events(), stop, places=places, say=say, remember=not ended)
+
+
+def _of_here(time: TimeBudget, request: Request) -> TimeBudget:
+    """Without an end where others take the time: a model that is asked, another machine."""
+    return TimeBudget() if request.evaluator or request.model is not None else time
+
+
+def _searched(
+    request: Request, *, ledger: Ledger, places: Places, say: Say, access: ModelAccess, time: TimeBudget
+) -> tuple[SearchContext, Stop]:
     context = ledger.context()
     machine = context.machine if context else None
-    with _bench(request, ledger=ledger, places=places, say=say, machine=machine, wait=access.wait) as bench:
+    with _bench(
+        request, ledger=ledger, places=places, say=say, machine=machine, wait=access.wait, time=time
+    ) as bench:  # fmt: skip
         if context is None:
             context = bench.context(request)
+            if isinstance(bench, Evaluator):
+                say_winnable(bench.judge, context, say=say)
+            if not request.evaluator and request.model is None:
+                context = replace(context, opened_s=time.passed_s())
             ledger.write(context)
-        ended = any(isinstance(event.move, Stop) for event in ledger.events())
         executor = _Executor(request, bench, access)
-        stop = _driven(context, STRATEGIES[context.strategy](context), ledger=ledger, executor=executor, say=say)
-        return hand_over(context, ledger.events(), stop, places=places, say=say, remember=not ended)
+        kept = _Kept(context, ledger, places.candidate)
+        strategy = STRATEGIES[context.strategy](context)
+        return context, _driven(context, strategy, ledger=ledger, executor=executor, say=say, accepted=kept.write)
+
+
+def _cut_short(error: BaseException, ledger: Ledger, *, places: Places, say: Say) -> Finished:
+    """What was accepted before the search was ended by an error, a signal or the clock; the journal can go on. Raises
+    the error where nothing was, and where it asks for something of the user."""
+    context, events = ledger.context(), ledger.events()
+    best = best_of(events)
+    if isinstance(error, JournalMismatch | UserError | Pending | ModelOut):
+        raise error
+    if context is not None and best is None and isinstance(error, OutOfTime):
+        stop = Stop(best=None, why=f"the budget of {context.budget_s:g} s ended before anything faster was accepted")
+    elif context is not None and best is not None:
+        stop = Stop(best=best.what, why=f"{best.told}; {_why_cut(error)}")
+    elif isinstance(error, OutOfTime):
+        raise UserError("the budget ended before the module was traced and its kernels were chosen; give it more")
+    else:
+        raise error
+    say(f"{stop.why}; `tilewright resume {places.out}` goes on")
+    events = (*events, Event(seq=len(events), move=stop, outcome=None, wall_s=0.0))  # of the report, not the journal
+    return replace(hand_over(context, events, stop, places=places, say=say, remember=True), cut_short=True)
+
+
+def _why_cut(error: BaseException) -> str:
+    if isinstance(error, OutOfTime):
+        return "the budget ended in the middle of the next step"
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    lines = str(error).strip().splitlines()
+    return f"a later step failed: {type(error).__name__}: {lines[0] if lines else ''}"[:300]
+
+
+class _Kept:
+    """The best so far, written into the run's folder as soon as it is accepted."""
+
+    def __init__(self, context: SearchContext, ledger: Ledger, folder: Path) -> None:
+        self._context, self._ledger, self._folder = context, ledger, folder
+        self._written: object = None
+
+    def write(self, event: Event) -> None:
+        if not (isinstance(event.move, Try) and isinstance(event.outcome, Timed)):
+            return
+        best = best_of(self._ledger.events())
+        if best is not None and best.what != self._written:
+            self._written = best.what
+            what = best.what if isinstance(best.what, Candidate) else composed(self._context, best.what)
+            write_candidate(what, self._folder)
 
 
 def _bench(
-    request: Request, *, ledger: Ledger, places: Places, say: Say, machine: Machine | None, wait: bool
-) -> Evaluator | Remote:
+    request: Request, *, ledger: Ledger, places: Places, say: Say, machine: Machine | None, wait: bool,
+    time: TimeBudget,
+) -> Evaluator | Remote:  # fmt: skip
     if request.evaluator:
         return Remote(request, made=ledger.count, events=ledger.events, wait=wait, say=say)
-    return Evaluator(request, places=places, say=say, machine=machine)
+    return Evaluator(request, places=places, say=say, machine=machine, time=_of_here(time, request))
 
 
-def sanitized_by_default(problem: Problem, evaluator: str) -> bool:
+def sanitized_by_default(problem: Problem, evaluator: str = "") -> bool:
     """Whether a winner goes under compute-sanitizer where nobody said: where it is. What another machine lacks it will
     say."""
     return problem.target == "cuda" if evaluator else not sanitizing.absent(problem.target)
@@ -227,15 +303,18 @@ def hand_over(
     return Finished(context=context, events=events, stop=stop, candidate=candidate, candidate_dir=places.candidate)
 
 
-def _driven(context: SearchContext, strategy: Strategy, *, ledger: Ledger, executor: _Executor, say: Say) -> Stop:
+def _driven(
+    context: SearchContext, strategy: Strategy, *, ledger: Ledger, executor: _Executor, say: Say,
+    accepted: Callable[[Event], None] = lambda event: None,
+) -> Stop:  # fmt: skip
+    def watch(event: Event) -> None:
+        say(progress(event))
+        accepted(event)
+
     return drive(
-        strategy,
-        ledger=ledger,
-        perform=lambda move: executor.perform(context, move),
-        announce=lambda moves: executor.announce(context, moves),
-        held=executor.held,
-        watch=lambda event: say(progress(event)),
-    )
+        strategy, ledger=ledger, perform=lambda move: executor.perform(context, move),
+        announce=lambda moves: executor.announce(context, moves), held=executor.held, watch=watch,
+    )  # fmt: skip
 
 
 class _Executor:

@@ -65,14 +65,9 @@ def made_by(what: Candidate | Recipe, target: Target) -> str:
 
 
 def known_of_subproblems(
-    problem: Problem,
-    graph: Graph,
-    subproblems: Sequence[Subproblem],
-    spreads: Sequence[InputStatistics],
-    *,
-    machine: Machine,
-    folder: Path,
-) -> Iterator[Known]:
+    problem: Problem, graph: Graph, subproblems: Sequence[Subproblem], spreads: Sequence[InputStatistics], *,
+    machine: Machine, folder: Path,
+) -> Iterator[Known]:  # fmt: skip
     """What was realised before of parts that can be run by themselves."""
     for subproblem in subproblems:
         key = _key(problem, graph, subproblem, spreads)

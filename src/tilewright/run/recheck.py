@@ -16,7 +16,8 @@ from ..facts.pattern import INDUCTOR
 from ..facts.realised import Realised
 from ..facts.run import Request, Timing
 from ..search.retrieve import store as table
-from .evaluator import Bench, BenchOf, Evaluator, Places
+from .evaluator import Evaluator
+from .places import Bench, BenchOf, Places
 from .realisations import entry_of
 
 

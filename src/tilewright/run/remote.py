@@ -19,7 +19,7 @@ from ..facts.problem import Problem
 from ..facts.run import Request, SearchContext
 from ..facts.verdict import Verified
 from .drive import Elsewhere
-from .evaluator import composed
+from .matching import composed
 
 _POLL_S = 1.0
 _KIND = "bundle"
@@ -54,10 +54,7 @@ class Remote:
         self._events = events
         self._ahead: deque[Event] = deque()
         self._bundle = Bundle(bundle_folder(request.evaluator))
-        self._made = made
-        self._wait = wait
-        self._say = say
-        self._sleep = sleep
+        self._made, self._wait, self._say, self._sleep = made, wait, say, sleep
         self._held: tuple[Station, ...] = ()
 
     def __enter__(self) -> Self:

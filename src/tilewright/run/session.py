@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,8 +23,9 @@ from ..search.strategies.knobs import knobs_of
 from ..search.strategies.spending import Spending
 from ..search.strategies.tuning import Steps
 from .drive import Elsewhere
-from .evaluator import Bench, BenchOf, Evaluator, Places, Say
-from .optimize import Finished, hand_over, progress, sanitized_by_default
+from .evaluator import Evaluator
+from .optimize import Finished, hand_over, new_run, progress, sanitized_by_default
+from .places import Bench, BenchOf, Places, Say
 from .remote import Remote
 
 
@@ -205,7 +205,7 @@ class Session(RunRecord):
 
 def _request(problem: Problem, terms: Terms) -> Request:
     return Request(
-        run=uuid.uuid4().hex[:12], problem=problem, strategy=AGENT, seed=terms.seed, budget_s=terms.budget_s,
+        run=new_run(), problem=problem, strategy=AGENT, seed=terms.seed, budget_s=terms.budget_s,
         sanitize=sanitized_by_default(problem, terms.evaluator) if terms.sanitize is None else terms.sanitize,
         timing=terms.timing, limits=terms.limits, evaluator=terms.evaluator,
     )  # fmt: skip

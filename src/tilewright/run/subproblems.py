@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ..facts.errors import Lack, UserError
 from ..facts.machine import Machine
@@ -13,9 +12,7 @@ from ..facts.outcome import Failure, Station
 from ..facts.pattern import Subproblem
 from ..facts.run import GIVEN, Limits, Request, SearchContext, Timing
 from ..realise.subproblem_code import NotAlone, subproblem_code
-
-if TYPE_CHECKING:
-    from .evaluator import Bench, BenchOf, Places
+from .places import Bench, BenchOf, Places
 
 _MOST_TIMING_S = 2.0  # for which a subproblem's candidate is timed: what counts is judged in the whole module
 
@@ -27,11 +24,8 @@ class Subproblems:
     def __init__(
         self, request: Request, *, places: Places, machine: Machine, say: Callable[[str], None], bench_of: BenchOf
     ) -> None:
-        self._request = request
-        self._places = places
-        self._machine = machine
-        self._say = say
-        self._bench_of = bench_of
+        self._request, self._places, self._machine = request, places, machine
+        self._say, self._bench_of = say, bench_of
         self._open: tuple[Subproblem, Bench, SearchContext] | None = None
         self._held: tuple[Station, ...] = ()
 
@@ -46,15 +40,10 @@ class Subproblems:
             return Failure(stage="propose", reason="not_alone", summary=f"{subproblem.title}: {why}")
         timing = Timing(budget_s=min(_MOST_TIMING_S, self._request.timing.budget_s), compiled=False)
         request = replace(
-            self._request,
-            problem=code.problem,
-            strategy=GIVEN if any(c.pattern == subproblem.name for c in whole.libraries) else "catalog",
-            timing=timing,
-            sanitize=False,
-            limits=Limits(),
-            without=(),
-            algebra=False,
-        )
+            self._request, problem=code.problem,
+            strategy=GIVEN if any(c.pattern == subproblem.name for c in whole.libraries) else "catalog", timing=timing,
+            sanitize=False, limits=Limits(), without=(), algebra=False,
+        )  # fmt: skip
         places = replace(self._places, out=self._places.out / "pieces" / subproblem.name)
         bench = self._bench_of(request, places=places, say=self._say, machine=self._machine)
         try:

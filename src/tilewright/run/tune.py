@@ -21,8 +21,9 @@ from ..search.strategies import tune as strategy
 from ..search.strategies.tuning import winning
 from ..search.tune import memory
 from .drive import drive
-from .evaluator import Evaluator, Places
+from .evaluator import Evaluator
 from .optimize import progress
+from .places import Places
 from .winners import winner_of
 
 
@@ -68,10 +69,7 @@ def tune(
                     warnings.extend(filter(None, [memory.remember(places.winners, winner)]))
 
             drive(
-                strategy(context, trials),
-                ledger=ledger,
-                perform=lambda move: bench.perform(context, move),
-                watch=watch,
-                held=bench.held,
-            )
+                strategy(context, trials), ledger=ledger, perform=lambda move: bench.perform(context, move),
+                watch=watch, held=bench.held,
+            )  # fmt: skip
             return TunedProblem(context=context, events=ledger.events(), winners=tuple(found), warnings=tuple(warnings))

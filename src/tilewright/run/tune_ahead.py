@@ -18,8 +18,9 @@ from ..judge.evaluate import Judge, JudgeOptions
 from ..realise.table import realisers
 from ..search.tune.predict import cuda_ns
 from .ahead import Objects
-from .evaluator import Places, found_patterns
 from .foresee import demanded, foreseen
+from .matching import found_patterns
+from .places import Places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

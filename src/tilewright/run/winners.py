@@ -66,18 +66,13 @@ def winner_of(context: SearchContext, event: Event, point: Point, *, found_at: s
     if time_ns is None:
         return None
     return Winner(
-        target=context.machine.target,
-        device=context.machine.device,
-        shape_class=pattern.shape_class,
-        title=pattern.title,
+        target=context.machine.target, device=context.machine.device, shape_class=pattern.shape_class,
+        title=pattern.title, point=point, tried=event.outcome.points,
         toolchain=toolchain(
             context.machine, tilewright=made_by(pattern, dict(context.versions), device_of(context.machine))
         ),
-        point=point,
-        tried=event.outcome.points,
-        floor_share=context.machine.floor_ns(context.cases[0].work) / time_ns.mid,
-        found_at=found_at,
-    )
+        floor_share=context.machine.floor_ns(context.cases[0].work) / time_ns.mid, found_at=found_at,
+    )  # fmt: skip
 
 
 def patterns_by_id(matched: Sequence[Matched]) -> dict[str, Pattern]:

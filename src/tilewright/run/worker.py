@@ -29,7 +29,9 @@ from ..facts.run import Request, SearchContext, Timing
 from ..facts.version import VERSION
 from ..search.strategies import STRATEGIES
 from .drive import drive
-from .evaluator import Bench, BenchOf, Evaluator, Places, Say, composed
+from .evaluator import Evaluator
+from .matching import composed
+from .places import Bench, BenchOf, Places, Say
 from .remote import as_asked
 
 _POLL_S = 1.0

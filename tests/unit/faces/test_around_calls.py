@@ -184,7 +184,7 @@ WAYS = [
     Way(name="a step of mixed precision", call=trained, reason="no case"),
     Way(name="an argument's gradient", call=lambda m: m.requires_grad_(False)(x.clone().requires_grad_(), ids),
         reason="a gradient", seen=False),
-    Way(name="keywords", call=quietly(lambda m: m(x=x, ids=ids)), reason="no case"),
+    Way(name="keywords", call=quietly(lambda m: m(x=x, ids=ids)), reason=""),
     Way(name="other rows", call=quietly(lambda m: m(*example(3))), reason="no case"),
     Way(name="doubles", call=quietly(lambda m: m(x.double(), ids)), reason="no case"),
     Way(name="autocast", call=under(lambda: torch.autocast("cpu", dtype=torch.bfloat16)),

@@ -20,7 +20,7 @@ from tilewright.facts.move import Move, Outcome
 from tilewright.facts.outcome import Station, Timed
 from tilewright.facts.run import Request, SearchContext
 from tilewright.run import campaign
-from tilewright.run.evaluator import Places, Say
+from tilewright.run.places import Places, Say
 from tilewright.run.worker import Visit, Worker
 
 SMALL = """

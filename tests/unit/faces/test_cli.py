@@ -71,8 +71,8 @@ def test_whether_the_amount_of_work_may_change_reaches_the_run_and_each_problem_
 ) -> None:
     asked: list[bool] = []
 
-    def one(*_: object, algebra: bool = True, **__: object) -> None:
-        asked.append(algebra)
+    def one(request: Request, **__: object) -> None:
+        asked.append(request.algebra)
         raise UserError("so far")
 
     def many(*_: object, settings: list[str], **__: object) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tilewright.faces import config
 from tilewright.facts.errors import UserError
+from tilewright.facts.pattern import COMPILE_MODES
 from tilewright.facts.run import Limits, Timing
 
 
@@ -131,3 +132,12 @@ def test_numbers_without_end_are_refused(text: str) -> None:
     with pytest.raises(UserError) as told:
         config.numbers(text)
     assert len(str(told.value)) < 300
+
+
+def test_modes_of_torch_compile_are_named_all_or_the_usual_ones() -> None:
+    assert config.timed("2s", compiled="usual") == config.timed("2s", compiled=True) == Timing(budget_s=2.0)
+    assert config.timed("6s", compiled=False) == Timing(compiled=False)
+    assert config.timed("6s", compiled="all").modes == COMPILE_MODES
+    assert config.timed("6s", compiled="default, max-autotune").modes == ("default", "max-autotune")
+    with pytest.raises(UserError, match=r"--compile-modes: torch\.compile has no mode .fastest.; it has default, "):
+        config.timed("6s", compiled="fastest")

@@ -18,8 +18,12 @@ from tilewright.facts.outcome import Timed
 from tilewright.facts.pattern import Choice, subproblem_of
 from tilewright.facts.run import Matched, Request, SearchContext, Timing
 from tilewright.facts.winner import toolchain
-from tilewright.run.evaluator import Evaluator, Places
+from tilewright.run.ahead import Objects
+from tilewright.run.evaluator import Evaluator
+from tilewright.run.learning import Learning
+from tilewright.run.opened import OpenedJudge
 from tilewright.run.optimize import optimize
+from tilewright.run.places import Places
 from tilewright.run.realisations import known_of_module, known_of_subproblems, made_by
 from tilewright.search.retrieve import store as table
 
@@ -59,10 +63,9 @@ def test_pieces_are_solved_composed_attributed_and_known_the_next_time(tmp_path:
     (tmp_path / "block.py").write_text(PROBLEM)
     problem = read_problem(tmp_path / "block.py", target="cpu")
     places = Places(out=tmp_path / "run", cache=tmp_path / "cache")
-    done = optimize(
-        problem, places=places, strategy="fact", budget_s=600.0, seed=0, say=print, sanitize=False,
-        timing=Timing(budget_s=0.2, compiled=False),
-    )  # fmt: skip
+    quick = Timing(budget_s=0.2, compiled=False)
+    asked = Request(run="r", problem=problem, strategy="fact", budget_s=600.0, seed=0, timing=quick)
+    done = optimize(asked, places=places, say=print)
     patterns = {p.id: p for p in done.context.matched[0].patterns}
     entered = {e.move.subproblem.name: e.outcome for e in done.events if isinstance(e.move, Enter)}
     assert len(patterns) == 1 and entered.keys() == patterns.keys()
@@ -93,9 +96,10 @@ def test_pieces_are_solved_composed_attributed_and_known_the_next_time(tmp_path:
     request = Request(
         run="r", problem=problem, strategy="fact", seed=0, budget_s=60.0, timing=Timing(budget_s=0.2, compiled=False)
     )
-    bench = Evaluator(request, places=places, say=print, machine=context.machine)
+    opened = OpenedJudge(request, places=places, say=print, machine=context.machine)
+    learning = Learning(request, opened, places=places, say=print, objects=Objects())
     looked: Any = SimpleNamespace(discovery=SimpleNamespace(parts=context.parts))
-    kinds = [document.kind for document in bench._notes(looked)]
+    kinds = [document.kind for document in learning._notes(looked)]
     assert "note" in kinds and len(kinds) == kinds.count("note") + 2, "beside notes a model reads vetted examples"
     assert ("realised" in kinds) == bool(listed), "what was judged here among them"
 
@@ -113,7 +117,7 @@ def test_a_solved_module_is_neither_tuned_nor_looked_into(tmp_path: Path, monkey
         settled.append(set(known))
         return matched
 
-    monkeypatch.setattr("tilewright.run.evaluator.foreseen", noted)
+    monkeypatch.setattr("tilewright.run.learning.foreseen", noted)
     with Evaluator(request, places=places, say=print, machine=machine) as bench:
         first = bench.context(request)
         (pattern,) = first.matched[0].patterns

@@ -18,9 +18,9 @@ X = torch.ones(4, 3)
 @pytest.mark.parametrize(
     ("module", "examples", "said"),
     [
-        (nn.ReLU(), X, "example_inputs: a Tensor; give a list with one element for each argument"),
-        (nn.ReLU(), {"input": X}, "example_inputs: a dict; give a list"),
-        (nn.ReLU(), [{"input": X}], "example input 0: a dict; give tensors"),
+        (nn.ReLU(), 3, "example_inputs: a int; give a tensor, a tuple of forward's arguments, or a dict of them"),
+        (nn.ReLU(), {"other": X}, "ReLU.forward does not take the example: "),
+        (nn.ReLU(), ({1},), "argument: a builtins.set; give tensors, numbers, strings, None, or containers"),
         (nn.ReLU, [X], "module: the class ReLU, not an nn.Module; give an instance"),
         (torch.relu, [X], "module: a builtin_function_or_method, not an nn.Module"),
     ],

@@ -13,7 +13,7 @@ import tilewright
 from tilewright.edges.sandbox.strain import Strain
 from tilewright.faces import api
 from tilewright.facts.outcome import Timed
-from tilewright.facts.problem import Problem
+from tilewright.facts.run import Request
 from tilewright.run.evaluator import Evaluator
 
 X = torch.randn(6, 16)
@@ -68,7 +68,7 @@ def test_the_same_call_goes_on_and_gives_the_module_for_all_examples(
 ) -> None:
     out, module = tmp_path / "run", Block().eval()
     examples = [[torch.randn(256, 768)], [torch.randn(4, 64, 768)]]
-    tries = 0
+    tries, told = 0, list[str]()
 
     def stopped(*args: Any, **kwargs: Any) -> Any:
         nonlocal tries
@@ -82,8 +82,8 @@ def test_the_same_call_goes_on_and_gives_the_module_for_all_examples(
     monkeypatch.setattr(Strain, "starves", lambda *_, **__: False)  # what is asked here is not how fast it is
     monkeypatch.setattr(Timed, "faster_than", lambda *_, **__: True)
     settings: dict[str, Any] = {"target": "cpu", "out": out, "budget": "600s", "timing": "1s", "compiled": False}
-    with pytest.raises(tilewright.HarnessError, match="stopped"):
-        tilewright.optimize(module, examples, **settings)
+    cut_short = tilewright.optimize(module, examples, say=told.append, **settings)
+    assert cut_short.status == "improved" and any("stopped" in line for line in told)
     with pytest.raises(tilewright.UserError, match="another module"):
         tilewright.optimize(nn.LayerNorm(768), examples, **settings)
     found = tilewright.optimize(module, [[torch.randn_like(x)] for (x,) in examples], **settings)
@@ -104,8 +104,8 @@ def test_the_same_call_goes_on_and_gives_the_module_for_all_examples(
 def test_the_mode_is_the_problems(mode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[str] = []
 
-    def run(problem: Problem, **_: object) -> None:
-        judged.append(problem.mode)
+    def run(request: Request, **_: object) -> None:
+        judged.append(request.problem.mode)
         raise tilewright.HarnessError("enough")
 
     monkeypatch.setattr(api, "run", run)

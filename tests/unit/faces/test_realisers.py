@@ -11,11 +11,11 @@ from tilewright.edges.problems import read_problem
 from tilewright.facts.move import Try
 from tilewright.facts.outcome import Timed
 from tilewright.facts.pattern import INDUCTOR, inductor_mode, without_inductor
-from tilewright.facts.run import Timing
+from tilewright.facts.run import Request, Timing
 from tilewright.report import summary
 from tilewright.report.story import story
-from tilewright.run.evaluator import Places
 from tilewright.run.optimize import Finished, optimize
+from tilewright.run.places import Places
 
 pytestmark = [pytest.mark.slow, pytest.mark.measured, pytest.mark.usefixtures("own_cache")]
 
@@ -48,10 +48,9 @@ def ran(folder: Path, body: str, parameters: str, shape: tuple[int, ...], *, com
     text = PROBLEM.format(body=body, parameters=parameters, shape=shape, count=parameters.count(",") + 1)
     (folder / "block.py").write_text(text)
     problem = read_problem(folder / "block.py", target="cpu")
-    return optimize(
-        problem, places=Places(out=folder / "run", cache=folder / "cache"), strategy="catalog", budget_s=300.0, seed=0,
-        say=print, sanitize=False, timing=Timing(budget_s=1.0, compiled=compiled),
-    )  # fmt: skip
+    timing = Timing(budget_s=1.0, compiled=compiled)
+    asked = Request(run="r", problem=problem, strategy="catalog", budget_s=300.0, seed=0, timing=timing)
+    return optimize(asked, places=Places(out=folder / "run", cache=folder / "cache"), say=print)
 
 
 def timed(done: Finished) -> Timed:

@@ -21,7 +21,7 @@ from tilewright.frontend.trace import trace
 from tilewright.judge.memories import case_of
 from tilewright.judge.wire import messages as wire
 from tilewright.realise.compose import compose
-from tilewright.run.evaluator import composed, found_patterns
+from tilewright.run.matching import composed, found_patterns
 
 X, W = torch.randn(512, 256), torch.randn(512, 256)
 

@@ -246,7 +246,7 @@ def test_a_long_sum_is_allowed_what_the_judge_allows_it() -> None:
     sizes = CaseMemorySizes(pool=1, slots=0, results=1)
     with CaseMemory(described, device="cpu", reference=cell, limits=CellLimits(), sizes=sizes) as memory:
         check = Check(memory, cell, case=0, precision="reference", findings=Findings())
-        memory.draw(0, family="own", seed=2)
+        memory.sets.draw(0, family="own", seed=2)
         memory.truths.run(0, seed=3)
         memory.results(0)[0].copy_(memory.truths.own()[0] * (1 + degenerate_solution.norm))
         trial = Trial(case=0, family="own", seed=2, redraw=0, draws=3)

@@ -43,7 +43,7 @@ class CaseMemory:
 
     def __init__(self, log: list[str]) -> None:
         self.log = log
-        self.truths = SimpleNamespace(run=self.run_reference)
+        self.truths, self.sets = SimpleNamespace(run=self.run_reference), self
 
     def __getattr__(self, name: str) -> Any:
         def done(*_: object, **__: object) -> Any:

@@ -17,7 +17,8 @@ from tilewright.facts.problem import Target
 from tilewright.facts.run import AGENT, GIVEN, Request, SearchContext
 from tilewright.judge.build.touchstone import Touchstone, needed
 from tilewright.judge.lacks import Lacks
-from tilewright.run.evaluator import Evaluator, Places
+from tilewright.run.evaluator import Evaluator
+from tilewright.run.places import Places
 
 CPP, EXTENSION, NVCC = "a C++ compiler that works", "what torch builds extensions with", "an nvcc that works"
 

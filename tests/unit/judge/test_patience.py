@@ -20,8 +20,9 @@ from tilewright.facts.run import Request, Timing
 from tilewright.judge import patience, time_case, tune_case
 from tilewright.judge.evaluate import Judge
 from tilewright.judge.timing.measure import Implausible
-from tilewright.run import evaluator as evaluator
-from tilewright.run.evaluator import Evaluator, Places
+from tilewright.run import opened
+from tilewright.run.evaluator import Evaluator
+from tilewright.run.places import Places
 
 SOURCE = """
 import torch
@@ -256,7 +257,7 @@ def _measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> t
         order.append("measured")
         return replace(identity("cpu"), copy_bytes_per_s=1e9)
 
-    monkeypatch.setattr(evaluator, "measured_machine", measured)
+    monkeypatch.setattr(opened, "measured_machine", measured)
     places = Places(out=tmp_path / "run", cache=tmp_path / "cache")
     return order, Evaluator(request, places=places, say=order.append)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ done = subprocess.run(command)
 print(REPORTS.get(tool, "========= ERROR SUMMARY: 0 errors"))
 sys.exit(done.returncode)
 """
+BOTH = (sanitize.MEMCHECK, sanitize.RACECHECK)
 RACE = (
     "========= Error: Race reported between Write access at mine(float *)+0x150\n"
     "=========     and Read access at mine(float *)+0x1c0 [248 hazards]\n=========\n"
@@ -44,12 +46,16 @@ def program(folder: Path, **reports: str) -> Sequence[str]:
 def test_a_candidate_without_errors_is_clean(tmp_path: Path) -> None:
     said: list[str] = []
     found = sanitize.sanitize(job(tmp_path), say=said.append, program=program(tmp_path))
+    assert found == Sanitized(clean=("memcheck",), notes=()), said
+    both = replace(job(tmp_path / "again"), tools=BOTH)
+    found = sanitize.sanitize(both, say=said.append, program=program(tmp_path))
     assert found == Sanitized(clean=("memcheck", "racecheck"), notes=()), said
 
 
 @pytest.mark.slow
 def test_an_error_in_its_own_kernel_refuses_it(tmp_path: Path) -> None:
-    found = sanitize.sanitize(job(tmp_path), say=print, program=program(tmp_path, racecheck=RACE))
+    raced = replace(job(tmp_path), tools=BOTH)
+    found = sanitize.sanitize(raced, say=print, program=program(tmp_path, racecheck=RACE))
     assert isinstance(found, Failure)
     assert (found.reason, found.summary) == (
         "sanitizer",
@@ -60,7 +66,7 @@ def test_an_error_in_its_own_kernel_refuses_it(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_one_that_raises_there_is_not_refused_for_it(tmp_path: Path) -> None:
     text = MODEL.replace('print("called")', 'raise RuntimeError("not under a tool")')
-    found = sanitize.sanitize(job(tmp_path, text), say=print, program=program(tmp_path))
+    found = sanitize.sanitize(replace(job(tmp_path, text), tools=BOTH), say=print, program=program(tmp_path))
     assert isinstance(found, Sanitized)
     assert found.clean == ()
     assert [note.partition(": ")[0] for note in found.notes] == [
@@ -78,19 +84,23 @@ def test_it_sees_the_variables_that_the_problem_reads(
     text = f"import os\n\nassert os.environ['GAIN'] == '2' and os.environ['PATH'] != 'nowhere'\n{MODEL}"
     under_a_tool = sanitize.sanitize(job(tmp_path, text, environment), say=print, program=program(tmp_path))
     between_pages = sanitize.fenced(job(tmp_path / "again", text, environment), say=print)
-    for found, tools in ((under_a_tool, ("memcheck", "racecheck")), (between_pages, (sanitize.FENCE,))):
+    for found, tools in ((under_a_tool, ("memcheck",)), (between_pages, (sanitize.FENCE,))):
         assert isinstance(found, Sanitized) and found.clean == (tools if clean else ())
 
 
 @pytest.mark.slow
 def test_one_that_hangs_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sanitize, "LIMIT_S", 5.0)
     text = MODEL.replace('print("called")', "import time; time.sleep(600)")
-    found = sanitize.sanitize(job(tmp_path, text), say=print, program=program(tmp_path))
+    slow = replace(job(tmp_path, text), tools=BOTH, limit_s=5.0)
+    found = sanitize.sanitize(slow, say=print, program=program(tmp_path))
     assert isinstance(found, Sanitized)
     assert found.notes == tuple(
         f"{tool} did not get to the end: it took more than 5 s" for tool in ("memcheck", "racecheck")
     )
+
+
+def test_tools_take_a_tenth_of_a_budget_or_nothing() -> None:
+    assert [sanitize.limit_s(budget_s) for budget_s in (20.0, 60.0, 300.0, float("inf"))] == [0.0, 6.0, 30.0, 60.0]
 
 
 def test_what_is_lacking_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

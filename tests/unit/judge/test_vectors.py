@@ -21,7 +21,7 @@ from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.judge.timing import measure
 from tilewright.realise.compose import compose
-from tilewright.run.evaluator import found_patterns
+from tilewright.run.matching import found_patterns
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,8 @@ from tilewright.facts.outcome import Failure, Sanitized
 from tilewright.facts.run import Request
 from tilewright.facts.verdict import Verified
 from tilewright.run import evaluator as evaluator
-from tilewright.run.evaluator import Evaluator, Places
+from tilewright.run.evaluator import Evaluator
+from tilewright.run.places import Places
 
 MODEL = "import torch\nimport ctypes\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return {}\n"
 

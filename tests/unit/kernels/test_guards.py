@@ -267,3 +267,25 @@ def test_what_code_reads_of_other_files_is_followed(monkeypatch: pytest.MonkeyPa
             getattr(patch, kind)(owner, name, value)
             assert not guard.fits[0](module.__dict__, x)
             assert guard.differs(module, 0, x) == f"{reason} has changed"
+
+
+class _Scale:
+    def __init__(self) -> None:
+        self.by = 2.0
+
+
+class _Scaled(nn.Module):
+    scale = _Scale()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale.by
+
+
+def test_an_object_that_a_class_holds_is_watched_and_compared() -> None:
+    before = Survey(_Scaled())
+    assert (vars(_Scaled.scale), "by", 2.0) in before.watched.same.values()
+    _Scaled.scale.by = 3.0
+    try:
+        assert difference(before.facts, Survey(_Scaled()).facts) == "_Scaled.scale has changed"
+    finally:
+        _Scaled.scale.by = 2.0

@@ -23,7 +23,7 @@ from tilewright.frontend.rows import traced
 from tilewright.ir.access import Position
 from tilewright.ir.program import Program
 from tilewright.realise.compose import compose
-from tilewright.run.evaluator import found_patterns
+from tilewright.run.matching import found_patterns
 from tilewright.run.optimize import write_candidate
 
 pytestmark = pytest.mark.filterwarnings("ignore:tilewright")  # of calls that run the original

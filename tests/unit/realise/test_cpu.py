@@ -19,7 +19,7 @@ from fakes.realisers import cpu
 from tilewright.ir.program import Operand, Output, Program, Reduction, Statement
 from tilewright.ir.validation import validate
 from tilewright.kernels.ops import DTYPES
-from tilewright.realise.cpu.source import vector_dimension
+from tilewright.realise.cpu.declared import vector_dimension
 
 pytestmark = [pytest.mark.slow, pytest.mark.one_in(3)]
 

@@ -29,9 +29,9 @@ from tilewright.realise.compose import compose
 from tilewright.realise.gemm import renderer as cuda_product
 from tilewright.realise.gemm.kept_diagonals import NO_ZEROS, kept_diagonals, share, steps_of
 from tilewright.realise.gemm.shape import matrices
-from tilewright.realise.gemm.time import work_ns
+from tilewright.realise.gemm.time import GemmWork, work_ns
 from tilewright.run import training
-from tilewright.run.evaluator import found_patterns
+from tilewright.run.matching import found_patterns
 
 pytestmark = pytest.mark.one_in(3)
 
@@ -142,14 +142,10 @@ def test_points_are_left_out_that_the_model_has_far_behind(dtype: torch.dtype) -
         assert len(knobs) == len({*pattern.space.points}) == 8
         times = [
             work_ns(
-                1,
-                m,
-                n,
-                k,
+                GemmWork(m=m, n=n, k=k, fp32=False),
                 tile=str(p["tile"]),
                 cluster=str(p["cluster"]),
                 parts=int(p["split_k"]),
-                fp32=False,
                 device=H200,
             )
             for p in knobs
@@ -298,7 +294,8 @@ def test_warpgroups_take_turns_where_a_tile_ends_soon() -> None:
 
 def test_the_model_counts_three_products_for_fp32() -> None:
     def time(*, fp32: bool) -> float:
-        return work_ns(1, 8192, 8192, 8192, tile="256x128", cluster="1x2", parts=1, fp32=fp32, device=H200)
+        work = GemmWork(m=8192, n=8192, k=8192, fp32=fp32)
+        return work_ns(work, tile="256x128", cluster="1x2", parts=1, device=H200)
 
     assert 3.0 < time(fp32=True) / time(fp32=False) < 3.5, "and what splits them"
 
@@ -545,10 +542,8 @@ def test_half_of_a_triangle_is_half_the_work() -> None:
     assert (
         share((None, None), 100, 100, tall=64, wide=64) == 1 and share((-1, 1), 256, 256, tall=64, wide=64) == 10 / 16
     )
-    times = [
-        work_ns(1, 4096, 4096, 4096, tile="128x128", cluster="1x1", parts=1, fp32=True, kept=kept, device=H200)
-        for kept in ((None, None), (0, None))
-    ]
+    works = [GemmWork(m=4096, n=4096, k=4096, fp32=True, kept=kept) for kept in ((None, None), (0, None))]
+    times = [work_ns(work, tile="128x128", cluster="1x1", parts=1, device=H200) for work in works]
     assert 1.5 < times[0] / times[1] < 2.1
 
 
@@ -572,10 +567,9 @@ def test_zeros_of_a_factor_are_told_to_the_kernel_and_halve_the_work(dtype: torc
             assert all(dict(p)["split_k"] == 1 for p in space.points)
             texts = [f.text for f in cuda.render(program, "fused", space.points[0])]
             assert sum(told in text for text in texts) == 1
-    whole, half = (
-        work_ns(1, 4096, 4096, 4096, tile="128x256", cluster="2x1", parts=1, fp32=True, zeros=zeros, device=H200)
-        for zeros in (NO_ZEROS, ((None, 0), (None, None)))
-    )
+    zeros = (NO_ZEROS, ((None, 0), (None, None)))
+    works = [GemmWork(m=4096, n=4096, k=4096, fp32=True, zeros=told) for told in zeros]
+    whole, half = (work_ns(work, tile="128x256", cluster="2x1", parts=1, device=H200) for work in works)
     assert 1.6 < whole / half < 2.0
 
 

@@ -15,12 +15,14 @@ from fakes.composed import all_of, case, composed, load, matched, same
 from fakes.realisers import CPU
 from fakes.renderer import InterpretingRenderer
 from tilewright.facts.candidate import SourceFile
-from tilewright.facts.pattern import INDUCTOR, Choice, Recipe
+from tilewright.facts.pattern import COMPILE_MODES, INDUCTOR, Choice, Recipe
+from tilewright.facts.problem import Problem
 from tilewright.facts.space import Point, point
 from tilewright.frontend.rows import traced as by_rows
 from tilewright.ir.graph import Graph
 from tilewright.ir.program import Program
 from tilewright.realise.compose import compose
+from tilewright.realise.library.inductor import baselines, modes
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 __all__ = ["load"]
@@ -171,7 +173,7 @@ def test_other_numbers_of_rows_run_as_they_are(load: Any, asked: list[Any]) -> N
     facts = replace(case(ROWS, (x,)), graph=traced_by_rows(ROWS, x))
     recipe, found = recipes(ROWS, [facts])
     made = compose(ROWS, [facts], found, recipe, device=CPU, make=AnyRows())
-    assert "inductor.case(_case_0, lambda self, x: x.shape == (33, 17))" in made.files[0].text
+    assert "inductor.case(_case_0, _STATES[0], lambda self, x: x.shape == (33, 17))" in made.files[0].text
     model = load(made)
     calls: list[int] = []
     sys.modules["fused_0"].run = lambda x: calls.append(len(x)) or (torch.softmax(x * 2, -1),)  # type: ignore[attr-defined]
@@ -247,3 +249,54 @@ def test_under_a_users_torch_compile_it_is_traced_through(load: Any, asked: list
     with torch.no_grad():
         same(ours(x), model.Model()(x))
     assert len(asked) == 1, "the user's alone"
+
+
+# ---- the modes, as points and as baselines
+
+
+WRITES = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(17)
+
+    def forward(self, x):
+        return self.norm(x) @ x.t()
+"""
+WRITES_ARGUMENTS = """
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.i0(x.add_(1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (SMALL, ["default", "reduce-overhead", "cuda-graph"]),
+        (WRITES, ["default", "max-autotune-no-cudagraphs", "cuda-graph"]),
+        (WRITES_ARGUMENTS, ["default"]),
+        (DRAWS, ["default"]),
+        ("", ["default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"]),  # not traced
+    ],
+)
+def test_points_are_those_that_a_module_can_have(source: str, expected: list[str]) -> None:
+    problem = Problem(name="p", path="", source=source, target="cuda")
+    graph = case(source, (x.clone(),)).graph if source else None
+    assert [dict(p)["mode"] for p in modes(problem, graph)] == expected
+    training = replace(problem, mode="training")
+    assert "cuda-graph" not in str(modes(training, graph)) and "reduce" not in str(modes(training, graph))
+    assert modes(replace(problem, target="cpu"), graph) == (point(mode="default"),)
+
+
+def test_baselines_are_those_that_are_wanted_and_may_differ() -> None:
+    problem = Problem(name="p", path="", source="", target="cuda")
+    assert baselines(problem, ()) == ("default", "reduce-overhead")
+    assert baselines(problem, COMPILE_MODES) == COMPILE_MODES
+    assert baselines(problem, ("max-autotune",)) == ("max-autotune",)
+    for other in (replace(problem, target="cpu"), replace(problem, mode="training")):
+        assert baselines(other, COMPILE_MODES) == baselines(other, ("reduce-overhead",)) == ("default",)

@@ -199,7 +199,7 @@ def test_a_reference_cell_tells_what_all_values_look_like(seen: Seen) -> None:
 def test_what_is_drawn_looks_alike(spread: InputStatistics) -> None:
     torch.manual_seed(1)
     made = drawn(spread.shape, spread.stride, spread.dtype, spread.low, spread.high, spread.mean, spread.deviation,
-                 spread.zeros, spread.infinite)  # fmt: skip
+                 (spread.zeros, spread.infinite))  # fmt: skip
     got = spread_of("", made)
     assert (got.shape, got.stride) == (spread.shape, spread.stride) and str(made.dtype) == f"torch.{spread.dtype}"
     assert (got.zeros, got.infinite) == pytest.approx((spread.zeros, spread.infinite), abs=0.06)

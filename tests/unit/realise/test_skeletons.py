@@ -13,7 +13,13 @@ from tilewright.realise.table import Realisers
 
 ROOT = Path(tilewright.kernels.__file__).parent
 SHARED = {"__init__.py", "ops.py", "autograd.py", "store.py"}
-GUARDS = {"contents.py", "guards.py", "survey.py"}  # of the module that is composed, whatever its kernels
+GUARDS = {
+    "contents.py",
+    "guards.py",
+    "reached.py",
+    "survey.py",
+    "watched.py",
+}  # of the module that is composed, whatever its kernels
 OURS = {"cuda/common/ahead.py", "cuda/common/demand.py"}  # they look at what candidates compiled
 PRODUCTS = {"cuda/common/cubin.py"}
 PARTS = ("mainloop", "epilogue", "prologue", "fp32", "host")
@@ -34,7 +40,7 @@ def copied(target: Realisers, programs: Sequence[Program]) -> set[str]:
 
 
 def test_every_file_of_the_skeletons_is_copied_where_it_is_needed() -> None:
-    assert lying("") == SHARED | GUARDS | {"compiled.py", "nvcc.py"}
+    assert lying("") == SHARED | GUARDS | {"compiled.py", "graphed.py", "nvcc.py"}
     rows = SHARED | {p for part in ("", "/common", "/rows") for p in lying(f"cuda{part}")} - OURS - PRODUCTS
     assert copied(cuda, [SOFTMAX]) == rows
     assert copied(cuda, [SOFTMAX, PRODUCT]) == rows | PRODUCTS | {

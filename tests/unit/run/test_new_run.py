@@ -11,8 +11,8 @@ from fakes.facts import PROBLEM, context
 from tilewright.edges.ledger import Ledger
 from tilewright.facts.errors import UserError
 from tilewright.facts.run import Request
-from tilewright.run.evaluator import Places
 from tilewright.run.optimize import _new_journal
+from tilewright.run.places import Places
 
 OLD = Request(run="old", problem=PROBLEM, strategy="catalog", seed=0, budget_s=1.0)
 NEW = replace(OLD, run="new", problem=replace(PROBLEM, source="mended"))

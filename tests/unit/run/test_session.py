@@ -17,8 +17,8 @@ from tilewright.facts.machine import Machine
 from tilewright.facts.move import Await, Inspect, Move, Outcome, Stop, Try
 from tilewright.facts.outcome import Failure, Inspected, NamedTime, Station
 from tilewright.facts.run import AGENT, Limits, Request, SearchContext, Timing
-from tilewright.run.evaluator import Places, Say
 from tilewright.run.optimize import resume
+from tilewright.run.places import Places, Say
 from tilewright.run.session import Session, Terms
 from tilewright.search.strategies.agent import library
 

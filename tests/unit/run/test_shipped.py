@@ -18,12 +18,13 @@ from tilewright.facts.move import Try
 from tilewright.facts.outcome import Timed
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Work
-from tilewright.facts.run import CaseFacts, Timing
+from tilewright.facts.run import CaseFacts, Request, Timing
 from tilewright.frontend.trace import trace
 from tilewright.report import summary
-from tilewright.run import evaluator as evaluator
-from tilewright.run.evaluator import Places, found_patterns
+from tilewright.run import opened
+from tilewright.run.matching import found_patterns
 from tilewright.run.optimize import optimize
+from tilewright.run.places import Places
 from tilewright.search.tune.exchange import export
 
 SOURCE = """
@@ -52,7 +53,7 @@ def test_a_first_run_with_what_is_shipped_tunes_nothing_and_judges_all_the_same(
 ) -> None:
     (tmp_path / "toy.py").write_text(SOURCE)
     on = replace(FAKE, processors=threads(), copy_bytes_per_s=1e12)
-    monkeypatch.setattr(evaluator, "measured_machine", lambda *_, **__: on)
+    monkeypatch.setattr(opened, "measured_machine", lambda *_, **__: on)
     names: dict[str, Any] = {}
     exec(SOURCE, names)
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
@@ -64,10 +65,11 @@ def test_a_first_run_with_what_is_shipped_tunes_nothing_and_judges_all_the_same(
     export([known], shipped, add=True)
 
     places = Places(out=tmp_path / "run", cache=tmp_path / "cache", shipped=shipped)
-    first = optimize(
-        read_problem(tmp_path / "toy.py", target="cpu"), places=places, strategy="catalog", budget_s=60.0, seed=0,
-        say=lambda line: None, sanitize=False, timing=Timing(budget_s=0.2, compiled=False),
+    asked = Request(
+        run="r", problem=read_problem(tmp_path / "toy.py", target="cpu"), strategy="catalog", budget_s=60.0, seed=0,
+        timing=Timing(budget_s=0.2, compiled=False),
     )  # fmt: skip
+    first = optimize(asked, places=places, say=lambda line: None)
     (judged, _) = first.events
     assert isinstance(judged.move, Try) and isinstance(judged.outcome, Timed), "what is believed is judged"
     assert judged.move.what == (Choice(pattern=pattern.id, point=last),), "and nothing is tuned"

@@ -31,8 +31,8 @@ from tilewright.facts.outcome import Failure, Interval, Station, Timed
 from tilewright.facts.problem import Target
 from tilewright.facts.run import Limits, Request, SearchContext, Timing
 from tilewright.facts.verdict import Verified
-from tilewright.run.evaluator import Places, Say
-from tilewright.run.optimize import ModelAccess, optimize, resume, write_candidate
+from tilewright.run.optimize import ModelAccess, new_run, optimize, resume, write_candidate
+from tilewright.run.places import Places, Say
 from tilewright.run.remote import Remote
 from tilewright.run.session import Session, Terms
 from tilewright.run.worker import Visit, Worker
@@ -107,11 +107,12 @@ class Pair:
             if begun:
                 return resume(places=self.places, say=silent, access=access).stop
             shutil.rmtree(self.places.out)
-            return optimize(
-                PROBLEM, places=self.places, strategy=self.strategy, budget_s=100.0, seed=0, say=silent,
+            asked = Request(
+                run=new_run(), problem=PROBLEM, strategy=self.strategy, budget_s=100.0, seed=0,
                 model=ModelChoice(name=f"scripted:{self.replies}", base_url="http://here:1/v1"),
-                access=access, evaluator=f"bundle:{self.asking}",
-            ).stop  # fmt: skip
+                evaluator=f"bundle:{self.asking}",
+            )  # fmt: skip
+            return optimize(asked, places=self.places, say=silent, access=access).stop
         except Pending:
             return None
 

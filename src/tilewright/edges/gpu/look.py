@@ -59,11 +59,9 @@ def _device(cuda: Any, ordinal: int) -> dict[str, Any]:
         return value.value
 
     return {
-        "name": name.value.decode(),
-        "capability": [attribute(_MAJOR), attribute(_MINOR)],
-        "memory_bytes": memory.value,
+        "name": name.value.decode(), "capability": [attribute(_MAJOR), attribute(_MINOR)], "memory_bytes": memory.value,
         "multiprocessors": attribute(_MULTIPROCESSORS),
-    }
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -60,13 +60,11 @@ def look() -> Sight:
     found = _child("look.py", (), timeout_s=_LOOK_TIMEOUT_S)
     devices = tuple(
         VisibleDevice(
-            name=d["name"],
-            capability=(d["capability"][0], d["capability"][1]),
-            memory_bytes=d["memory_bytes"],
+            name=d["name"], capability=(d["capability"][0], d["capability"][1]), memory_bytes=d["memory_bytes"],
             multiprocessors=d["multiprocessors"],
         )
         for d in found["devices"]
-    )
+    )  # fmt: skip
     problem = found["problem"]
     if devices and not _torch_build()[1]:
         problem = f"torch {_torch_build()[0]} is a build without CUDA"
@@ -158,13 +156,9 @@ def identity(target: Target) -> Machine:
     if target == "cpu":
         name = f"{_cpu_name()}, {threads()} threads"
         return replace(
-            blank,
-            device=name,
-            driver=f"{platform.system()} {platform.release().partition('-')[0]}",
-            dsl=_compiler(),
-            processors=threads(),
-            architecture=platform.machine().replace("_", "-"),
-        )
+            blank, device=name, driver=f"{platform.system()} {platform.release().partition('-')[0]}", dsl=_compiler(),
+            processors=threads(), architecture=platform.machine().replace("_", "-"),
+        )  # fmt: skip
     sight = look()
     if sight.problem:
         raise UserError(f"target cuda: {sight.problem}; choose --target cpu, or run where torch sees an NVIDIA GPU")
@@ -184,14 +178,10 @@ def _measure(identity: Machine) -> Machine:
     if not rates or not found["streams"]:
         raise HarnessError(f"the {identity.target} probe measured nothing: {found}")
     return replace(
-        identity,
-        processors=found["processors"],
-        cache_bytes=found["cache_bytes"],
-        copy_bytes_per_s=max(found["streams"].values()),
-        matmul_flops_per_s=rates,
-        cache_bytes_per_s=found["cache_rate"],
-        under_load=not found["calm"],
-    )
+        identity, processors=found["processors"], cache_bytes=found["cache_bytes"],
+        copy_bytes_per_s=max(found["streams"].values()), matmul_flops_per_s=rates,
+        cache_bytes_per_s=found["cache_rate"], under_load=not found["calm"],
+    )  # fmt: skip
 
 
 def _best(one: Machine, other: Machine) -> Machine:

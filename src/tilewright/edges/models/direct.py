@@ -38,10 +38,7 @@ class Direct:
         self, choice: ModelChoice, provider: Provider, *, model: str, key: str, patience: RetryPolicy | None = None,
         sleep: Callable[[float], None] = time.sleep, seed: int = 0,
     ) -> None:  # fmt: skip
-        self._choice = choice
-        self._provider = provider
-        self._model = model
-        self._key = key
+        self._choice, self._provider, self._model, self._key = choice, provider, model, key
         self._base_url = choice.base_url or provider.base_url
         self._patience = patience or RetryPolicy()
         self._sleep = sleep
@@ -150,7 +147,5 @@ def _usage(usage: Any) -> Usage | None:
     if not all(map(is_count, counts)) or not any(counts[:2]):
         return None
     return Usage(
-        input_tokens=usage.input_tokens,
-        output_tokens=usage.output_tokens,
-        cached_tokens=usage.cache_read_tokens or 0,
+        input_tokens=usage.input_tokens, output_tokens=usage.output_tokens, cached_tokens=usage.cache_read_tokens or 0
     )

@@ -32,10 +32,7 @@ class Mailbox:
     def __init__(
         self, folder: Path, *, run: str, wait: bool = True, sleep: Callable[[float], None] = time.sleep
     ) -> None:
-        self._folder = folder
-        self._run = run
-        self._wait = wait
-        self._sleep = sleep
+        self._folder, self._run, self._wait, self._sleep = folder, run, wait, sleep
 
     def announce(self, asks: Sequence[Ask]) -> None:
         """Every prompt lies there before the first is waited for."""
@@ -122,8 +119,6 @@ def _parsed(body: str, path: Path) -> Reply:
         raise UserError(f"{path}: its head says a price of {fields['price_usd'][:30]}; write dollars, as in 0.05")
     return Reply(
         text=(body[head.end() :] if head else body).strip("\n"),
-        finish="length" if fields.get("finish") == "length" else "stop",
-        model=fields.get("model", "mailbox"),
-        usage=usage,
-        price_usd=price,
-    )
+        finish="length" if fields.get("finish") == "length" else "stop", model=fields.get("model", "mailbox"),
+        usage=usage, price_usd=price,
+    )  # fmt: skip

@@ -40,14 +40,9 @@ def read_problem(
             raise UserError(f"{path}: no `{name}`; a problem file defines Model, get_inputs and get_init_inputs")
     constants = Constants(tree)
     return Problem(
-        name=path.stem,
-        path=str(path.resolve()),
-        source=source,
-        target=target,
-        cases=_cases(constants, path, target),
-        mode=mode or _mode(constants, path),
-        precision=precision,
-    )
+        name=path.stem, path=str(path.resolve()), source=source, target=target, cases=_cases(constants, path, target),
+        mode=mode or _mode(constants, path), precision=precision,
+    )  # fmt: skip
 
 
 def _mode(constants: Constants, path: Path) -> Mode:

@@ -67,14 +67,9 @@ def read_task(folder: Path, *, target: Target, precision: Precision, mode: Mode 
     if len(cases) > MOST_CASES:
         raise UserError(f"{config}: its lists make more than {MOST_CASES} cases together")
     return Problem(
-        name=folder.resolve().name,
-        path=str(module.resolve()),
-        source=source + _ADAPTER,
-        target=target,
-        cases=tuple(cases),
-        mode=mode,
-        precision=precision,
-    )
+        name=folder.resolve().name, path=str(module.resolve()), source=source + _ADAPTER, target=target,
+        cases=tuple(cases), mode=mode, precision=precision,
+    )  # fmt: skip
 
 
 # ---- what the module's functions take

@@ -54,15 +54,9 @@ def findings(cache_dir: Path, *, measured: Sequence[Machine] = ()) -> tuple[Sani
     """All that was looked for, in the order of reading; seconds at most. `measured`: machines whose rates to tell."""
     gpus = tuple(_gpus())
     return (
-        *(gpus or (_no_gpu(),)),
-        *_driver(bool(gpus)),
-        *_packages(bool(gpus)),
-        *_compiler(),
-        *_cuda_tools(bool(gpus)),
-        *_protections(),
-        *_memory(cache_dir),
-        *(rate for machine in measured for rate in _rates(machine)),
-    )
+        *(gpus or (_no_gpu(),)), *_driver(bool(gpus)), *_packages(bool(gpus)), *_compiler(), *_cuda_tools(bool(gpus)),
+        *_protections(), *_memory(cache_dir), *(rate for machine in measured for rate in _rates(machine)),
+    )  # fmt: skip
 
 
 def _gpus() -> Iterator[SanitizerFinding]:
@@ -72,11 +66,9 @@ def _gpus() -> Iterator[SanitizerFinding]:
         name, memory, capability = (*(part.strip() for part in line.split(",")), "", "")[:3]
         new_enough = capability.partition(".")[0].isdigit() and float(capability) >= 8.0
         yield SanitizerFinding(
-            name=f"GPU {index}",
-            value=f"{name}, {memory}, compute capability {capability}",
-            ok=new_enough,
+            name=f"GPU {index}", value=f"{name}, {memory}, compute capability {capability}", ok=new_enough,
             advice="" if new_enough else "kernels are written for compute capability 8.0 and newer, 9.0 first",
-        )
+        )  # fmt: skip
     if not listed:
         for index, place in enumerate(sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))):
             model = place.read_text().partition("Model:")[2].partition("\n")[0].strip()

@@ -20,14 +20,11 @@ _TIMEOUT_S = 30.0
 def versions() -> tuple[tuple[str, str], ...]:
     """What shapes a result, by name: python, torch, dsl, tvm-ffi, g++, tilewright, driver; "" for what is absent."""
     return (
-        ("python", platform.python_version()),
-        ("torch", distribution("torch")),
+        ("python", platform.python_version()), ("torch", distribution("torch")),
         ("dsl", distribution("nvidia-cutlass-dsl", module="cutlass")),
-        ("tvm-ffi", distribution("apache-tvm-ffi", module="tvm_ffi")),
-        ("g++", compiler_version()),
-        ("tilewright", VERSION),
-        ("driver", driver_version()),
-    )
+        ("tvm-ffi", distribution("apache-tvm-ffi", module="tvm_ffi")), ("g++", compiler_version()),
+        ("tilewright", VERSION), ("driver", driver_version()),
+    )  # fmt: skip
 
 
 def distribution(name: str, *, module: str = "") -> str:

@@ -20,15 +20,8 @@ def syntax_fault(text: str, language: Literal["c", "c++"]) -> str:
     found = ""
     for standard in _STANDARDS[language] if program else ():
         command = [
-            str(program),
-            "-fsyntax-only",
-            f"-std={standard}",
-            "-march=native",
-            "-fopenmp",
-            "-w",
-            f"-x{language}",
-            "-",
-        ]
+            str(program), "-fsyntax-only", f"-std={standard}", "-march=native", "-fopenmp", "-w", f"-x{language}", "-",
+        ]  # fmt: skip
         try:
             done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
         except (OSError, subprocess.TimeoutExpired):

@@ -36,16 +36,10 @@ _PART: Mapping[Kind, tuple[str, str]] = {
 def findings(figures: Figures, target: str) -> tuple[Finding, ...]:
     """All that the figures say, the gravest first."""
     found = [
-        *_noise(figures),
-        *_whole(figures.degenerate_solutions),
-        *_heavy(figures.degenerate_solutions),
-        *_parts(figures.degenerate_solutions),
-        *_allow_tf32(figures.degenerate_solutions),
-        *_saturated(figures),
-        *_random(figures),
-        *_baseline(figures, target),
-        *_notes(figures),
-    ]
+        *_noise(figures), *_whole(figures.degenerate_solutions), *_heavy(figures.degenerate_solutions),
+        *_parts(figures.degenerate_solutions), *_allow_tf32(figures.degenerate_solutions), *_saturated(figures),
+        *_random(figures), *_baseline(figures, target), *_notes(figures),
+    ]  # fmt: skip
     order = ("void", "weak", "note")
     return tuple(sorted(found, key=lambda f: order.index(f.severity)))
 

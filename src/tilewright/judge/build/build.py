@@ -49,11 +49,9 @@ def build(candidate: Candidate, cell: Cell, *, limit_s: float, compiled: Sequenc
     except CellFault as fault:
         return failure("build", fault)
     return Built(
-        candidate_id=candidate.id,
-        build_s=time.monotonic() - started,
-        protections=cell.protections,
+        candidate_id=candidate.id, build_s=time.monotonic() - started, protections=cell.protections,
         missing_protections=cell.missing,
-    )
+    )  # fmt: skip
 
 
 def compiled_late(cell: Cell, ahead: Sequence[Path]) -> int:

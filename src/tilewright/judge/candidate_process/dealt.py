@@ -32,10 +32,7 @@ class Dealt:
     def __init__(
         self, args: str, slots: Sequence[tuple[Tensor, ...]], handed: Sequence[tuple[Tensor, ...]], *, moving: Moving
     ) -> None:
-        self.args = args
-        self.slots = slots
-        self.handed = handed
-        self.moving = moving
+        self.args, self.slots, self.handed, self.moving = args, slots, handed, moving
         self.last: DealtOut | None = None  # when the clock stopped
         self.before: list[DealtOut] = []
         self.spare: Copies = ()  # copies whose memory may be used again

@@ -145,9 +145,9 @@ def _session(device: str, *, of_candidate: bool) -> tuple[CandidateSession, Mapp
     if of_candidate:
         return CandidateSession(device), wire.KINDS
     from ..reference_process.session import ReferenceSession
-    from ..wire.messages import KINDS
+    from ..wire.messages import ALL_KINDS
 
-    return ReferenceSession(device), KINDS
+    return ReferenceSession(device), ALL_KINDS
 
 
 def opened(end: socket.socket, server: int) -> Iterator[Any]:

@@ -26,9 +26,7 @@ class CodeRaised(Exception):
 
     def __init__(self, reason: str, summary: str, excerpt: str = "") -> None:
         super().__init__(summary)
-        self.reason = reason
-        self.summary = summary
-        self.excerpt = excerpt
+        self.reason, self.summary, self.excerpt = reason, summary, excerpt
 
     def fault(self) -> FaultReply:
         return FaultReply(by_code=True, reason=self.reason, summary=self.summary, excerpt=self.excerpt)

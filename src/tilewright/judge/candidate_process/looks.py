@@ -23,9 +23,7 @@ class Looks:
     __slots__ = ("_arenas", "_recorded", "_subject", "_timer")  # no method can be hidden in an instance
 
     def __init__(self, subject: CandidateSubject, arenas: MappedArenas, timer: Timer) -> None:
-        self._subject = subject
-        self._arenas = arenas
-        self._timer = timer
+        self._subject, self._arenas, self._timer = subject, arenas, timer
         self._recorded: RecordedGraph | None = None
 
     def forget(self) -> None:

@@ -43,33 +43,17 @@ class CandidateSession:
         state, timed, looks = self._state, self._timed, self._looks
         self._answers: Mapping[type, Callable[[Any], Any]] = MappingProxyType(
             {
-                wire.MapArena: self._arenas.map,
-                wire.UnmapArena: self._unmap,
-                wire.LoadCandidate: self._load_candidate,
-                wire.Construct: self._construct,
-                wire.StoreState: state.store,
-                wire.LoadState: state.load,
-                wire.CompareState: state.compare,
-                wire.ReadAttributes: state.read_attributes,
-                wire.MarkState: state.mark,
-                wire.CallRequest: self._call,
-                wire.StoreRequest: self._store,
-                wire.Drop: self._drop,
-                wire.Deal: timed.deal,
-                wire.Lay: timed.lay,
-                wire.Clear: timed.clear,
-                wire.TimedCall: timed.call,
-                wire.TimedCalls: timed.calls,
-                wire.HoldTimed: timed.hold,
-                wire.Configure: self._configure,
-                wire.CountFallbacks: self._count_fallbacks,
-                wire.Profile: looks.profile,
-                wire.Peak: looks.peak,
-                wire.CaptureRequest: looks.capture,
-                wire.RecordGraph: looks.record_graph,
-                wire.ReplayGraph: looks.replay_graph,
+                wire.MapArena: self._arenas.map, wire.UnmapArena: self._unmap, wire.LoadCandidate: self._load_candidate,
+                wire.Construct: self._construct, wire.StoreState: state.store, wire.LoadState: state.load,
+                wire.CompareState: state.compare, wire.ReadAttributes: state.read_attributes,
+                wire.MarkState: state.mark, wire.CallRequest: self._call, wire.StoreRequest: self._store,
+                wire.Drop: self._drop, wire.Deal: timed.deal, wire.Lay: timed.lay, wire.Clear: timed.clear,
+                wire.TimedCall: timed.call, wire.TimedCalls: timed.calls, wire.HoldTimed: timed.hold,
+                wire.Configure: self._configure, wire.CountFallbacks: self._count_fallbacks,
+                wire.Profile: looks.profile, wire.Peak: looks.peak, wire.CaptureRequest: looks.capture,
+                wire.RecordGraph: looks.record_graph, wire.ReplayGraph: looks.replay_graph,
             }
-        )
+        )  # fmt: skip
         if device == "cuda":
             driver.synchronize()  # brings the context up now, so that a spare cell is ready when it is needed
 

@@ -20,9 +20,7 @@ class CallTimer:
     __slots__ = ("_arenas", "_dealt", "_subject", "_timer")  # no method can be hidden in an instance
 
     def __init__(self, subject: CandidateSubject, arenas: MappedArenas, timer: Timer) -> None:
-        self._subject = subject
-        self._arenas = arenas
-        self._timer = timer
+        self._subject, self._arenas, self._timer = subject, arenas, timer
         self._dealt: Dealt | None = None
 
     @property

@@ -27,9 +27,7 @@ class Check:
     """One candidate in the case memory of one case: what its calls return and leave is held against the reference's."""
 
     def __init__(self, memory: CaseMemory, cell: Cell, *, case: int, precision: Precision, findings: Findings) -> None:
-        self.memory = memory
-        self.cell = cell
-        self.case = case
+        self.memory, self.cell, self.case = memory, cell, case
         self.precision: Precision = precision
         self.findings = findings
         self.state = CandidateState(memory, cell, case=case, findings=findings)
@@ -40,14 +38,9 @@ class Check:
         described = self.memory.described
         calm = unlike and self.memory.slots > 1 and not described.mutated_state and not described.random
         request = wire.CallRequest(
-            tag=tag,
-            args=described.args,
-            inputs=self.memory.slot(slot),
-            poison_bytes=self.memory.poison_bytes(),
-            seed=seed,
-            between=self.memory.slot(0 if slot else 1) if calm else (),
-            unlike=unlike,
-        )
+            tag=tag, args=described.args, inputs=self.memory.sets.slot(slot), poison_bytes=self.memory.poison_bytes(),
+            seed=seed, between=self.memory.sets.slot(0 if slot else 1) if calm else (), unlike=unlike,
+        )  # fmt: skip
         called = self.cell.ask(request, wire.Called, limit_s=self.memory.limits.call_s)
         self.accept(called)
         self.fetch(tag=tag, place=place)

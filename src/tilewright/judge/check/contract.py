@@ -111,7 +111,7 @@ class Contract:
     ) -> Mapping[int, wire.Judged]:
         """The verdicts by the budgets of elements; where none can be had, what the plain contract says."""
         least = metric.CLASS_EPS.get(self._precision, 0.0)
-        found = self._memory.truths.appeal(k, tuple(doubtful), place=place, seed=seed, least=least)
+        found = self._memory.appeals.appeal(k, tuple(doubtful), place=place, seed=seed, least=least)
         if found.judged:
             compared.notes += [f"case {self._case}: judged {found.note}"] if found.note else []
             return dict(zip(doubtful, found.judged, strict=True))

@@ -30,11 +30,11 @@ def run(check: Check, trials: Sequence[Trial], *, rng: random.Random) -> None:
     """Carry out the trials that say something here; raises RefusedByCheck, and CellFault when a cell fails."""
     check.findings.note(f"case {check.case}: the module is random; {chance.CALLS} calls are compared as distributions")
     for trial in [t for t in trials if t.family in _FAMILIES][:_MOST_TRIALS]:
-        check.memory.draw(0, family=trial.family, seed=trial.seed, upstream="normal")
+        check.memory.sets.draw(0, family=trial.family, seed=trial.seed, upstream="normal")
         if trial.redraw:
             check.state.redraw(trial.redraw)
         check.memory.state.take()
-        check.memory.place(0, 0)
+        check.memory.sets.place(0, 0)
         got, wanted, states = _sample(check, rng)
         for output in range(len(check.memory.truths.own())):
             mine, theirs = [g[output] for g in got], [w[output] for w in wanted]
@@ -113,7 +113,7 @@ def _sample(check: Check, rng: random.Random) -> tuple[Calls, Calls, list[States
         check.state.fetch()
         states.append(check.state.fetched())
         check.cell.do(wire.Drop())
-    changed = memory.changed_input(0, 0)
+    changed = memory.sets.changed_input(0, 0)
     if changed >= 0:
         raise RefusedByCheck("input_modified", f"case {check.case}: it changes tensor input {changed} in place")
     return got, wanted, states

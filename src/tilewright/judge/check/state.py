@@ -135,7 +135,7 @@ class CandidateState:
         """Have the buffers that calls move, as they are now in the candidate's cell, among what `CaseMemory.moved`
         shows."""
         if self.moved:
-            self.cell.do(wire.StoreState(names=self.moved, refs=self.memory.state.after(self.moved)))
+            self.cell.do(wire.StoreState(names=self.moved, refs=self.memory.state.buffers(self.moved, left=True)))
 
     def left(self) -> tuple[wire.Attribute, ...]:
         """The plain values that calls move, as they are now."""

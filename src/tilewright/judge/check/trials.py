@@ -30,7 +30,7 @@ def run(check: Check, trials: Sequence[Trial]) -> None:
             check.findings.note(f"case {check.case}: {trial.family} inputs say nothing here")
             continue
         slot = 0 if number < 2 else number % check.memory.slots
-        check.memory.place(0, slot)
+        check.memory.sets.place(0, slot)
         check.state.load()
         place = 1 if first else 0
         unlike = bool(check.memory.described.gradients.outputs) and upstream in _UNLIKE
@@ -49,11 +49,11 @@ def _draw(check: Check, turns: FlippedElements, trial: Trial, upstream: str) -> 
     """Fill pool set 0, and move the state; False where the trial would say nothing new."""
     if (beside := trial.family == BOUNDARY) and turns.enough:
         return False
-    check.memory.draw(0, family=OWN if beside else trial.family, seed=trial.seed, upstream=upstream)
+    check.memory.sets.draw(0, family=OWN if beside else trial.family, seed=trial.seed, upstream=upstream)
     if trial.redraw:
         check.state.redraw(trial.redraw, context=trial.family == BRIEF)
         if trial.family == TIES:  # with the state as it is now
-            check.memory.draw(0, family=TIES, seed=trial.seed, upstream=upstream)
+            check.memory.sets.draw(0, family=TIES, seed=trial.seed, upstream=upstream)
     return not beside or turns.approach(trial.seed, state=check.state.shares)
 
 
@@ -74,7 +74,7 @@ def _prepare(check: Check, trial: Trial) -> bool:
 
 
 def _after_call(check: Check, trial: Trial, slot: int, *, place: int) -> None:
-    changed = check.memory.changed_input(0, slot)
+    changed = check.memory.sets.changed_input(0, slot)
     if changed >= 0:
         raise RefusedByCheck("input_modified", f"case {check.case}: it changes tensor input {changed} in place")
     check.compare(trial, place)
@@ -85,7 +85,7 @@ def _repeat(check: Check, trial: Trial, slot: int) -> None:
     """A second call on the same values, at another address where there is one, must be right too."""
     other = (slot + 1) % check.memory.slots
     place = check.memory.places - 1
-    check.memory.place(0, other)
+    check.memory.sets.place(0, other)
     check.state.load()
     if place == 0:
         check.findings.note(f"case {check.case}: too large to hold an early result beside later ones")
@@ -105,6 +105,5 @@ def _unchanged(check: Check, first: wire.Called) -> None:
     for i, (then, now) in enumerate(zip(check.memory.results(0), check.memory.results(1), strict=True)):
         if first.outputs[i].aliases_input < 0 and not same_bits(then, now):
             raise RefusedByCheck(
-                "result_changes",
-                f"case {check.case}: output {i} of an earlier call changed when it was called again",
+                "result_changes", f"case {check.case}: output {i} of an earlier call changed when it was called again"
             )

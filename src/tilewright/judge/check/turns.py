@@ -27,7 +27,7 @@ class FlippedElements:
     def approach(self, seed: int, *, state: bool) -> bool:
         """Move pool set 0, an own draw, or (where `state` says that the candidate is given it) the reference's state
         to where results turn; False where none does."""
-        found = self._memory.truths.approach(0, seed=seed, number=self._trials, state=state)
+        found = self._memory.appeals.approach(0, seed=seed, number=self._trials, state=state)
         self._trials += 1
         turned = found.turned if found is not None else 0
         self._turned += turned

@@ -8,7 +8,6 @@ the judge decides which contents stand at which address, and sees for itself whe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -17,12 +16,12 @@ from torch import Tensor
 
 from ..client import Cell, CellFault, CellLimits
 from ..wire import messages as wire
+from .appeals import Appeals
 from .arena import Arena, bytes_of
-from .images import Image
-from .mapped import exchange
+from .input_sets import InputSets
 from .moved import CaseState
+from .one_case import OneCase
 from .places import CaseArenas, CaseMemorySizes, Refs, as_returned, laid_out
-from .sameness import one_thread, same_bits
 from .truths import Truths
 
 
@@ -32,9 +31,7 @@ class CaseMemory(AbstractContextManager["CaseMemory"]):
     def __init__(
         self, described: wire.Described, *, device: str, reference: Cell, limits: CellLimits, sizes: CaseMemorySizes
     ) -> None:
-        self.described = described
-        self.device = device
-        self.limits = limits
+        self.described, self.device, self.limits = described, device, limits
         self.pool, self.slots, self.places = sizes.pool, sizes.slots, sizes.results
         self.tight = sizes.tight
         self._reference = reference
@@ -42,12 +39,11 @@ class CaseMemory(AbstractContextManager["CaseMemory"]):
         self._places = laid_out(described, sizes)
         self.shared_init = self._places.init
         self._arenas = CaseArenas(self._places, device)
-        self.state = CaseState(
-            described, reference=reference, arenas=self._arenas, places=self._places, limits=limits
-        )  # fmt: skip
-        self.truths = Truths(
-            described, self.state, reference=reference, arenas=self._arenas, places=self._places, limits=limits
-        )  # fmt: skip
+        case = OneCase(
+            described=described, reference=reference, arenas=self._arenas, places=self._places, limits=limits
+        )
+        self.state, self.sets, self.appeals = CaseState(case), InputSets(case), Appeals(case)
+        self.truths = Truths(case, self.state)
         try:
             reference.map_arena(self._arenas.private.message(), self._arenas.private.descriptor)
             self.admit(reference)
@@ -82,62 +78,9 @@ class CaseMemory(AbstractContextManager["CaseMemory"]):
 
     # ---- contents
 
-    def draw(self, k: int, *, family: str, seed: int, upstream: str = "normal") -> None:
-        """Fill pool set `k`; in training with upstream gradients of the given kind."""
-        request = wire.MakeInputs(seed=seed, family=family, upstream=upstream, refs=self._places.pool[k])
-        self._reference.do(request, limit_s=self.limits.call_s)
-
     def settle(self) -> None:
         """What the judge wrote is seen by the other processes from here on."""
         self._arenas.settle()
-
-    def place(self, k: int, slot: int) -> None:
-        """Copy pool set `k` into a slot, byte by byte."""
-        if self._places.input_bytes:
-            source = self._arenas.private.bytes_at(self._places.pool[k][0].offset, self._places.input_bytes)
-            self._arenas.shared.bytes_at(self._places.slots[slot][0].offset, self._places.input_bytes).copy_(source)
-            self._arenas.settle()
-
-    def image(self, sets: Sequence[int], first_slot: int) -> Image | None:
-        """These pool sets, to be laid over as many slots from the first on; None where there is nothing to lay."""
-        if self.device != "cpu" or not self._places.input_bytes:
-            return None
-        starts = [self._places.slots[first_slot + i][0].offset for i in range(len(sets))]
-        image = Image(starts[0], starts[-1] + self._places.input_bytes)
-        for k, start in zip(sets, starts, strict=True):
-            image.write(start, self._arenas.private.bytes_at(self._places.pool[k][0].offset, self._places.input_bytes))
-        return image
-
-    def inputs(self, k: int) -> tuple[Tensor, ...]:
-        """Pool set `k` itself."""
-        return tuple(self._arenas.private.tensor(r) for r in self._places.pool[k])
-
-    def swap(self, swaps: Sequence[wire.Swap]) -> None:
-        """Carry out between the pool sets what a cell is to do in the slots of their numbers. A timed call follows: a
-        second thread would wait for more to do while its clock runs."""
-        with one_thread():
-            for s in swaps:
-                one = self._arenas.private.tensor(self._places.pool[s.slot][s.input])
-                other = self._arenas.private.tensor(self._places.pool[s.other][s.input])
-                if s.dim >= 0:
-                    one, other = one.narrow(s.dim, s.start, s.count), other.narrow(s.dim, s.other_start, s.count)
-                exchange(one, other)
-        self.settle()
-
-    def changed_input(self, k: int, slot: int, image: Image | None = None) -> int:
-        """The first input of the slot, or of the image that lies over it, that is not pool set `k` any more; -1 where
-        none is."""
-        refs = self._places.slots[slot]
-        shown = [self._arenas.shared.tensor(r) for r in refs] if image is None else image.tensors(refs)
-        pairs = enumerate(zip(self.inputs(k), shown, strict=True))
-        return next((i for i, (mine, theirs) in pairs if not same_bits(mine, theirs)), -1)
-
-    def inputs_at(self, k: int) -> Refs:
-        """Pool set `k`, for the reference."""
-        return self._places.pool[k]
-
-    def slot(self, number: int) -> Refs:
-        return self._places.slots[number]
 
     def result_refs(self, place: int) -> Refs:
         return self._places.results[place]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from ..client import Cell, CellLimits
 from ..wire import messages as wire
-from .places import CaseArenas, Refs, ResultPlaces
+from .one_case import OneCase
+from .places import Refs
 from .sameness import same_bits
 
 
@@ -17,23 +17,12 @@ class CaseState:
     `attributes`: plain values that calls move, as `take` found them; `left_attributes`: as the reference's last call
     left them."""
 
-    def __init__(
-        self,
-        described: wire.Described,
-        *,
-        reference: Cell,
-        arenas: CaseArenas,
-        places: ResultPlaces,
-        limits: CellLimits,
-    ) -> None:
-        self._described = described
-        self._reference = reference
-        self._arenas = arenas
-        self._places = places
-        self._limits = limits
-        self.names = tuple(s.name for s in described.state)
-        self.shared = places.shared_state
-        self.attributes = self.left_attributes = described.attributes
+    def __init__(self, case: OneCase) -> None:
+        self._described, self._reference, self._limits = case.described, case.reference, case.limits
+        self._arenas, self._places = case.arenas, case.places
+        self.names = tuple(s.name for s in case.described.state)
+        self.shared = case.places.shared_state
+        self.attributes = self.left_attributes = case.described.attributes
 
     def take(self) -> None:
         """Copy the reference's state, as it is now, into both arenas."""
@@ -98,13 +87,11 @@ class CaseState:
         request = wire.Rearrange(seed=seed, args=self._described.args, inputs=self._places.pool[0], keys=keys)
         return self._reference.ask(request, wire.Rearranged, limit_s=self._limits.call_s)
 
-    def before(self, names: Sequence[str]) -> Refs:
-        """Where guests find what these buffers held when `take` took them."""
-        return tuple(r for n, r in zip(self._described.mutated_state, self._places.before, strict=True) if n in names)
-
-    def after(self, names: Sequence[str]) -> Refs:
-        """Where a guest is to put what its calls have left of these buffers."""
-        return tuple(r for n, r in zip(self._described.mutated_state, self._places.after, strict=True) if n in names)
+    def buffers(self, names: Sequence[str], *, left: bool = False) -> Refs:
+        """Where guests find what these buffers held when `take` took them; `left`: where a guest is to put what its
+        calls have left of them."""
+        places = self._places.after if left else self._places.before
+        return tuple(r for n, r in zip(self._described.mutated_state, places, strict=True) if n in names)
 
     def tensors(self) -> tuple[Tensor, ...]:
         """What `take` found."""

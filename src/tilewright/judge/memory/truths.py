@@ -1,21 +1,15 @@
-"""What the reference gives on a set of inputs, the float64 truth of it, and what only the reference's process can tell
-of others' results."""
+"""What the reference gives on a set of inputs, and the float64 truth of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
 
 from torch import Tensor
 
-from ..client import Cell, CellFault, CellLimits
+from ..client import CellFault
 from ..wire import messages as wire
 from .moved import CaseState
-from .places import CaseArenas, ResultPlaces
-
-T = TypeVar("T")
-_APPEAL, _SLOWER = 2.0, 4.0  # times what a call may take: some thirty in float64; and of a slow or busy machine
-_APPROACH = 8.0  # and to bring inputs beside turns is some hundred
+from .one_case import OneCase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,16 +25,10 @@ class TruthFacts:
 class Truths:
     """Of one case, for the last set of inputs that was asked for."""
 
-    def __init__(
-        self, described: wire.Described, state: CaseState, *, reference: Cell, arenas: CaseArenas, places: ResultPlaces,
-        limits: CellLimits,
-    ) -> None:  # fmt: skip
-        self._described = described
+    def __init__(self, case: OneCase, state: CaseState) -> None:
+        self._described, self._reference, self._limits = case.described, case.reference, case.limits
+        self._arenas, self._places = case.arenas, case.places
         self._state = state
-        self._reference = reference
-        self._arenas = arenas
-        self._places = places
-        self._limits = limits
 
     def call(self, k: int, *, seed: int) -> None:
         """The reference's own result on pool set `k`; its state is as before afterwards."""
@@ -93,36 +81,6 @@ class Truths:
         for ref in self._places.slack:
             self._arenas.private.tensor(ref).zero_()
         self._arenas.settle()
-
-    def appeal(self, k: int, outputs: tuple[int, ...], *, place: int, seed: int, least: float = 0.0) -> wire.Judgement:
-        """The verdict on these outputs of `place`, on pool set `k`, by the error budget of each element; without any
-        where that can't be had, and why. `least`: how far the user lets everything be rounded, relative."""
-        request = wire.Appeal(
-            args=self._described.args, inputs=self._places.pool[k], outputs=outputs, seed=seed, least=least,
-            got=tuple(self._places.results[place][i] for i in outputs), own=tuple(self._places.own[i] for i in outputs),
-            truth=tuple(self._places.truth[i] for i in outputs),
-            limit_s=_APPEAL * self._limits.call_s,
-        )  # fmt: skip
-        found = self._ask_more(request, wire.Judgement, times=_SLOWER * _APPEAL)
-        return wire.Judgement(judged=(), note=found) if isinstance(found, str) else found
-
-    def approach(self, k: int, *, seed: int, number: int, state: bool) -> wire.Approached | None:
-        """Move pool set `k`, an own draw, or the reference's state to where results turn; None where that can't be
-        had."""
-        request = wire.Approach(
-            args=self._described.args, inputs=self._places.pool[k], seed=seed, number=number, state=state,
-        )  # fmt: skip
-        found = self._ask_more(request, wire.Approached, times=_APPROACH)
-        return None if isinstance(found, str) else found
-
-    def _ask_more(self, request: object, kind: type[T], *, times: float = 1.0) -> T | str:
-        """The answer, or why there is none."""
-        try:
-            return self._reference.ask(request, kind, limit_s=times * self._limits.call_s)
-        except CellFault as fault:
-            if not self._reference.alive or not (fault.by_code or fault.reason == "out_of_memory"):
-                raise
-            return fault.summary
 
     def doubt(self) -> None:
         """Let the reference's own result stand as the truth."""

@@ -43,13 +43,9 @@ Idea = tuple[float, str]  # the share of the call's time that it may win, and wh
 
 
 def diagnosis(
-    kernels: Sequence[KernelProfile],
-    call: ProfiledCall,
-    *,
-    launches: Launches | None = None,
-    advice: Sequence[Advice] = (),
-    notes: Sequence[str] = (),
-) -> Diagnosis:
+    kernels: Sequence[KernelProfile], call: ProfiledCall, *, launches: Launches | None = None,
+    advice: Sequence[Advice] = (), notes: Sequence[str] = (),
+) -> Diagnosis:  # fmt: skip
     """What limits the call, and what to change; `advice` is of the longest kernel."""
     ranked = sorted(kernels, key=lambda k: -k.ns)
     total = max(call.ns, sum(k.ns for k in ranked))

@@ -48,11 +48,9 @@ def failure(tool: str, found: tuple[Report, ...]) -> Failure | None:
     first = fatal[0]
     more = f" (and {len(fatal) - 1} more)" if len(fatal) > 1 else ""
     return Failure(
-        stage="check",
-        reason="sanitizer",
-        summary=f"{tool}: {first.what} in {first.kernel or 'a kernel'}{more}"[:500],
+        stage="check", reason="sanitizer", summary=f"{tool}: {first.what} in {first.kernel or 'a kernel'}{more}"[:500],
         excerpt="\n".join(r.text for r in fatal)[:_EXCERPT],
-    )
+    )  # fmt: skip
 
 
 def remarks(tool: str, found: tuple[Report, ...]) -> tuple[str, ...]:

@@ -108,7 +108,7 @@ def _approach(reference: Reference, arenas: MappedArenas, request: wire.Approach
     write_state(reference.subject.built, [n for n, _ in found.state], [t for _, t in found.state])
     reference.double.release()
     reference.subject.drop()
-    return wire.Approached(turned=found.turned, groups=found.groups, by_state=bool(found.state))
+    return wire.Approached(turned=found.turned, groups=found.groups)
 
 
 def _replay(reference: Reference, arenas: MappedArenas, request: wire.Replay) -> wire.Replayed:

@@ -42,9 +42,7 @@ class Operations(TorchFunctionMode):
         super().__init__()
         self.found: list[Operation] = []
         self.reached = False
-        self._target = target
-        self._way = way
-        self._seed = seed
+        self._target, self._way, self._seed = target, way, seed
         self._count = 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -12,7 +12,8 @@ from typing import Any
 
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
+
+from .flops import flops_of, is_counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +50,8 @@ class AppealEffort:
         if any(t.is_cuda for t in tensors):
             self.on = "cuda"
         packet = getattr(func, "overloadpacket", None)
-        if packet in flop_registry:
-            self.flops += int(flop_registry[packet](*args, **kwargs, out_val=result))
+        if is_counted(packet):
+            self.flops += flops_of(packet, args, kwargs, result)
 
     def seconds(self) -> float:
         """What one run takes."""

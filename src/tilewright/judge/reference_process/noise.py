@@ -150,9 +150,7 @@ class Noise(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._plan = plan
         self._next = 0
-        self._classes = classes
-        self._scale = scale
-        self._seed = seed
+        self._classes, self._scale, self._seed = classes, scale, seed
         self._sources: dict[torch.device, torch.Generator] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -136,11 +136,8 @@ class _Trial:
     def __init__(
         self, subject: CandidateSubject, args: str, inputs: Sequence[Tensor], *, flops: float, mine: set[int]
     ) -> None:
-        self._subject = subject
-        self._args = args
-        self._inputs = inputs
-        self._mine = mine
-        self._flops = flops
+        self._subject, self._args, self._inputs = subject, args, inputs
+        self._mine, self._flops = mine, flops
         self.seen = _Looked((), 0, 0)
 
     def bears(self, before: _Looked, *, exact: bool) -> bool:

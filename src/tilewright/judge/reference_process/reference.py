@@ -40,7 +40,7 @@ class Reference:
     gradients of; `init`: the constructor's arguments."""
 
     def __init__(
-        self, path: str, source: str, cases: Sequence[str], *, subject: CandidateSubject, compiled: bool
+        self, path: str, source: str, cases: Sequence[str], *, subject: CandidateSubject, compiled: str
     ) -> None:
         self._problem: ProblemModule = load_problem(path, source)
         self._cases = tuple(json.loads(c) for c in cases)
@@ -88,7 +88,7 @@ class Reference:
         make = lambda: values.bound(model, init)()  # noqa: E731  # a dict whose keys are no names raises in there
         self.subject.construct(make, seed, gradients=gradients)
         if self._compiled:
-            self.subject.forward = torch.compile(self.subject.built)
+            self.subject.forward = torch.compile(self.subject.built, mode=self._compiled)
         self.state.begin(self.known.mutated)
 
     def init_tensors(self) -> tuple[Tensor, ...]:

@@ -54,7 +54,11 @@ class ReferenceSession(CandidateSession):
 
     def _load_problem(self, request: wire.LoadProblem) -> None:
         self._reference = Reference(
-            request.path, request.source, request.cases, subject=self._subject, compiled=request.compiled
+            request.path,
+            request.source,
+            request.cases,
+            subject=self._subject,
+            compiled=request.mode if request.compiled else "",
         )
         if request.starts == "compiler":
             start_compiler(self._device)

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode, flop_registry
+from torch.utils.flop_counter import FlopCounterMode
 
 from ...facts.problem import Work
 from ..memory.arena import bytes_of
 from ..memory.mapped import dtype_name, spec_of
 from . import coverage
 from .effort import AppealEffort
+from .flops import COUNTED, flops_of, is_counted
 
 _GATHERS = ("embedding", "index", "gather", "index_select", "take")  # they read a part of their first argument
 _ALONG_A_DIMENSION = ("softmax", "cumsum", "cumprod", "logcumsumexp")
@@ -26,14 +27,6 @@ _STEPS = frozenset((
     "remainder", "floor_divide", "argmax", "argmin", "topk", "sort", "argsort", "searchsorted", "bucketize",
 ))  # fmt: skip
 _WIDEST_FIRST = ("f64", "f32", "bf16", "f16", "float8_e4m3fn")
-
-
-def _by_expert(rows: Any, matrices: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
-    """Flops of a product of which every row has a matrix of its own, given shapes."""
-    return 2 * int(rows[0]) * int(rows[1]) * int(matrices[2])
-
-
-_COUNTED = {torch.ops.aten._grouped_mm: _by_expert}  # torch 2.13 has no figure for it
 
 
 class _Witness(TorchDispatchMode):
@@ -63,7 +56,7 @@ class _Witness(TorchDispatchMode):
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor) and t.layout == torch.strided]
         packet = getattr(func, "overloadpacket", None)
         name = getattr(packet, "__name__", "")
-        if packet in flop_registry or packet in _COUNTED:
+        if is_counted(packet):
             factors = tensors[:2] if name == "_scaled_mm" else tensors  # its scales are not multiplied
             self.matrix_dtypes |= {dtype_name(t.dtype) for t in factors if t.is_floating_point()}
         partial = name in _GATHERS and isinstance(result, Tensor)
@@ -88,10 +81,8 @@ def terms(func: Any, args: Any, kwargs: Any, result: Any) -> int:
     if not outputs or not inputs:
         return 1
     packet = getattr(func, "overloadpacket", None)
-    if packet in _COUNTED:
-        return int(args[0].shape[1])
-    if packet in flop_registry:
-        return int(flop_registry[packet](*args, **kwargs, out_val=result) // (2 * outputs[0]))
+    if is_counted(packet):
+        return int(flops_of(packet, args, kwargs, result) // (2 * outputs[0]))
     name = getattr(packet, "__name__", "")
     if any(part in name for part in _ALONG_A_DIMENSION) and args[0].ndim and type(args[1]) is int:
         return int(args[0].shape[args[1]])
@@ -125,7 +116,7 @@ def measure(call: Any, operands: Iterable[Tensor], outputs_of: Any) -> ObservedW
     result's tensors. Bytes are a lower bound: each operand at most once, and only those parts of it that operations
     read."""
     witness = _Witness()
-    with FlopCounterMode(display=False, custom_mapping=_COUNTED) as flops, witness:
+    with FlopCounterMode(display=False, custom_mapping=dict(COUNTED)) as flops, witness:
         result = call()
     outputs: Sequence[Tensor] = outputs_of(result)
     own = {t.untyped_storage().data_ptr() for t in operands if t.numel()}
@@ -134,10 +125,7 @@ def measure(call: Any, operands: Iterable[Tensor], outputs_of: Any) -> ObservedW
     dtype = next((d for d in _WIDEST_FIRST if d in witness.matrix_dtypes), "f32")
     fresh = [t for t in outputs if t.untyped_storage().data_ptr() not in own]
     work = Work(
-        bytes_read=witness.read_bytes(own),
-        bytes_written=sum(bytes_of(spec_of(t)) for t in fresh),
-        matmul_flops=int(sum(per_op.values()) - conv),
-        conv_flops=int(conv),
-        dtype=dtype,
-    )
+        bytes_read=witness.read_bytes(own), bytes_written=sum(bytes_of(spec_of(t)) for t in fresh),
+        matmul_flops=int(sum(per_op.values()) - conv), conv_flops=int(conv), dtype=dtype,
+    )  # fmt: skip
     return ObservedWork(work, witness.longest_sum, witness.steps, witness.effort.seconds(), result)

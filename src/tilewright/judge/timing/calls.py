@@ -54,14 +54,9 @@ class Caller:
     call's cell took to get ready for it."""
 
     def __init__(
-        self,
-        memory: CaseMemory,
-        rng: random.Random,
-        *,
-        evictor: Evictor | None = None,
-        stirring: Stirring | None = None,
-        row_stirring: Stirring | None = None,
-    ) -> None:
+        self, memory: CaseMemory, rng: random.Random, *, evictor: Evictor | None = None,
+        stirring: Stirring | None = None, row_stirring: Stirring | None = None,
+    ) -> None:  # fmt: skip
         self.memory, self.rng, self.evictor = memory, rng, evictor
         self.stirring, self.row_stirring = stirring, row_stirring
         self.delay = Delay()
@@ -75,7 +70,7 @@ class Caller:
         """One timed call on the pool set of this number: the tick, and the wall time in s that the judge saw. Contents
         are shown when all else is ready, at the last moment before the clock."""
         if stir and self.stirring is not None:
-            self.memory.swap(self.stirring.swaps(number))
+            self.memory.sets.swap(self.stirring.swaps(number))
         request = wire.TimedCall(
             slot=slot, swaps=(), warm=not cold, phase=phase, repeat=subject.repeat, delay_ns=self.delay.ns
         )
@@ -95,14 +90,14 @@ class Caller:
             request = replace(request, lay_offset=image.offset, lay_bytes=image.size_bytes)
         elif self.memory.device == "cuda":
             request = self.evictor.before(request) if cold and self.evictor is not None else request
-            self.memory.place(number, request.slot)
+            self.memory.sets.place(number, request.slot)
         return self._timed(subject.cell, request, wire.Tick, descriptor=image.descriptor if image else None)
 
     def _show(self, sets: tuple[int, ...], first_slot: int) -> Image | None:
         """The image of these pool sets, if they are shown in one."""
         if self._shown is not None and self._shown.image is not None:
             self._shown.image.close()
-        self._shown = _Shown(sets, first_slot, self.memory.image(sets, first_slot))
+        self._shown = _Shown(sets, first_slot, self.memory.sets.image(sets, first_slot))
         return self._shown.image
 
     def changed_input(self) -> int:
@@ -110,7 +105,7 @@ class Caller:
         if self._shown is None:
             return -1
         places = enumerate(self._shown.sets, self._shown.first_slot)
-        return max(self.memory.changed_input(k, slot, self._shown.image) for slot, k in places)
+        return max(self.memory.sets.changed_input(k, slot, self._shown.image) for slot, k in places)
 
     def row(
         self, subject: TimedSubject, *, calls: int, keep: bool, look: RowLook | None = None
@@ -130,7 +125,7 @@ class Caller:
             self._take(subject.cell, tick)
         looked = self.rng.randrange(calls) if keep else calls - 1
         for number, request in enumerate(requests):
-            self.memory.swap(request.swaps)
+            self.memory.sets.swap(request.swaps)
             if look is not None and number == looked:
                 look(request.slot, number if keep else -1)
         return tuple(tick.ns for tick in ticks.ticks), wall_s
@@ -149,7 +144,7 @@ class Caller:
             cell.ask(request, wire.Done, limit_s=CALL_LIMIT_S, descriptor=image.descriptor)
         elif self.memory.device == "cuda":
             for number in sets:
-                self.memory.place(number, number)
+                self.memory.sets.place(number, number)
 
     def _clear(self, subject: TimedSubject, *, cold: bool) -> None:
         """The same before every timed call: the last result is let go, state that calls move is put back, and, before
@@ -186,8 +181,8 @@ class Caller:
 
     def _deal(self, subject: TimedSubject) -> None:
         if subject.cell not in self._dealt:
-            slots = tuple(self.memory.slot(i) for i in range(self.memory.slots))
-            state = self.memory.state.before(subject.moved) if subject.moved else ()
+            slots = tuple(self.memory.sets.slot(i) for i in range(self.memory.slots))
+            state = self.memory.state.buffers(subject.moved) if subject.moved else ()
             subject.cell.do(wire.Deal(args=self.memory.described.args, slots=slots, moved=subject.moved, state=state))
             if self.evictor is not None:
                 self.evictor.admit(subject.cell)

@@ -57,14 +57,9 @@ class _FreshRound:
 
 
 def check_fresh(
-    schedule: BurstSchedule,
-    ours: TimedSubject,
-    eager: TimedSubject,
-    *,
-    renew: Renew,
-    look: VerifiedLook,
+    schedule: BurstSchedule, ours: TimedSubject, eager: TimedSubject, *, renew: Renew, look: VerifiedLook,
     quick: VerifiedLook | None = None,
-) -> Fresh:
+) -> Fresh:  # fmt: skip
     """A call on contents that are new as a whole, and then one where a part of them has changed, in turn with eager's.
     A candidate for which the first is the dearer one works on what it kept of earlier calls, where a user's do not
     repeat. `look` verifies one of the calls. Where a few rounds leave a doubt, others decide in which both calls come
@@ -118,14 +113,9 @@ def _quickest(rounds: Sequence[_FreshRound]) -> list[_FreshRound]:
 
 
 def _fresh_round(
-    schedule: BurstSchedule,
-    ours: TimedSubject,
-    eager: TimedSubject,
-    renew: Renew,
-    look: VerifiedLook | None,
-    *,
+    schedule: BurstSchedule, ours: TimedSubject, eager: TimedSubject, renew: Renew, look: VerifiedLook | None, *,
     careful: bool = False,
-) -> _FreshRound:
+) -> _FreshRound:  # fmt: skip
     slot, seen = schedule.rng.randrange(schedule.memory.slots), {}
     if not careful:
         renew(slot, False)
@@ -149,13 +139,9 @@ def _fresh_slack_ns(schedule: BurstSchedule, seen: Sequence[_FreshRound], most_n
 
 
 def _again(
-    schedule: BurstSchedule,
-    subject: TimedSubject,
-    slot: int,
-    *,
-    renew: Renew | None = None,
+    schedule: BurstSchedule, subject: TimedSubject, slot: int, *, renew: Renew | None = None,
     look: VerifiedLook | None = None,
-) -> tuple[float, float]:
+) -> tuple[float, float]:  # fmt: skip
     """Two calls on one slot whose contents are new: the tick of each in ns. With `renew`, both follow a call and
     the work of a renewal: contents are new as a whole before the first, and the same again before the second.
     Rows change before every call where they can; without `renew`, before the second alone. With `look`, the first
@@ -171,15 +157,9 @@ def _again(
 
 
 def _renewed(
-    schedule: BurstSchedule,
-    subject: TimedSubject,
-    slot: int,
-    renew: Renew,
-    *,
-    again: bool,
-    stir: bool,
+    schedule: BurstSchedule, subject: TimedSubject, slot: int, renew: Renew, *, again: bool, stir: bool,
     look: VerifiedLook | None = None,
-) -> float:
+) -> float:  # fmt: skip
     renew(slot, again)
     time.sleep(SETTLE_S[schedule.memory.device])
     return _looked(schedule, subject, slot, stir=stir, look=look)

@@ -143,14 +143,9 @@ class BurstSchedule:
         self.used.setdefault(name, []).append(turn.used_s)
 
     def turn(
-        self,
-        subject: TimedSubject,
-        *,
-        calls: int,
-        cold: bool = True,
-        phase: str = "whole",
+        self, subject: TimedSubject, *, calls: int, cold: bool = True, phase: str = "whole",
         look: VerifiedLook | None = None,
-    ) -> Turn:
+    ) -> Turn:  # fmt: skip
         """Calls one after the other, of which nothing is kept. The processors come to rest before, and where memory is
         tight the subject gives its own back afterwards. With `look`, the last call is looked at. Before one of them, in
         some turns, the watched subject's state is redrawn, whether or not the turn is looked at."""

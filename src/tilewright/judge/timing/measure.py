@@ -52,6 +52,13 @@ class Effort:
     warm_rounds: int = 8
     most_calls: int = MOST_CALLS
     rest_s: float = 15.0
+    shortened: bool = False  # the budget is less than was asked for: it is not exceeded, whatever noise may hide
+
+    def within(self, seconds: float) -> Effort:
+        """The same, or one that ends after these seconds."""
+        if seconds >= self.budget_s:
+            return self
+        return replace(self, budget_s=seconds, rest_s=min(self.rest_s, seconds), shortened=True)
 
 
 class Implausible(Exception):
@@ -94,7 +101,7 @@ def _enough(schedule: BurstSchedule, ours: TimedSubject, effort: Effort, spent_s
     """Whether the ratios are known well enough, or time is up: the budget, or several where a gain may still be hidden
     in the noise. Asked after few numbers of rounds alone: an interval that is looked at often clears 1 by chance."""
     rounds = len(schedule.bursts[ours.name])
-    if spent_s > _PATIENCE * effort.budget_s:
+    if spent_s > (1 if effort.shortened else _PATIENCE) * effort.budget_s:
         return rounds >= effort.min_rounds
     if rounds not in (effort.min_rounds, *statistics.LOOKS):
         return False
@@ -273,12 +280,8 @@ def summarise(checked: Checked, schedule: BurstSchedule, *, ours: str, machine: 
     if AA in bursts:
         ratios.append(("aa", statistics.ratio_interval(bursts["eager"], bursts[AA])))
     return Timed(
-        checked=checked,
-        times_ns=tuple((n, statistics.time_interval(b)) for n, b in bursts.items()),
-        ratios=tuple(ratios),
-        samples=tuple(Samples(name=n, bursts_ns=b) for n, b in bursts.items()),
-        floor_ns=machine.floor_ns(work),
-        resolution_ns=_RESOLUTION_NS[schedule.memory.device],
-        bytes_moved=work.bytes_moved,
-        flops=work.flops,
-    )
+        checked=checked, times_ns=tuple((n, statistics.time_interval(b)) for n, b in bursts.items()),
+        ratios=tuple(ratios), samples=tuple(Samples(name=n, bursts_ns=b) for n, b in bursts.items()),
+        floor_ns=machine.floor_ns(work), resolution_ns=_RESOLUTION_NS[schedule.memory.device],
+        bytes_moved=work.bytes_moved, flops=work.flops,
+    )  # fmt: skip

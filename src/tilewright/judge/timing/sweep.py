@@ -20,6 +20,7 @@ _LONG = 12  # so few calls fill a burst: on a GPU, whose clock alone counts, thr
 _OF_LONG = 3
 _KEPT_SHARE = 0.5
 _MOST_DRIFT = 1.5  # clocks and heat do no more; what an anchor varies beyond is noise of its own
+LATE = "not reached: the time for tuning was over"
 _NEAR = 1.15  # points within this factor of the best are measured again
 
 
@@ -32,10 +33,14 @@ class TunedSubject:
     set_point: Callable[[Point], str]
 
 
-def sweep(schedule: BurstSchedule, subject: TunedSubject, points: Sequence[Point]) -> tuple[PointTime, ...]:
+def sweep(
+    schedule: BurstSchedule, subject: TunedSubject, points: Sequence[Point],
+    is_over: Callable[[], bool] = lambda: False,
+) -> tuple[PointTime, ...]:  # fmt: skip
     """Times of all points, in the order given: successive halving with interleaved repeats. Setting a point may
     compile, so each is set once a pass and its bursts alternate with the anchor's; times are scaled by what the anchor
-    did meanwhile, which takes out slow drift. It ends when no point that is left can still win beyond noise."""
+    did meanwhile, which takes out slow drift. It ends when no point that is left can still win beyond noise, and where
+    `is_over`, once a point has been measured; the others were not reached then."""
     schedule.subjects = [subject.ours, subject.anchor]
     mine: dict[int, list[tuple[float, ...]]] = {}
     anchors: dict[int, list[tuple[float, ...]]] = {}
@@ -43,6 +48,8 @@ def sweep(schedule: BurstSchedule, subject: TunedSubject, points: Sequence[Point
     alive = list(range(len(points)))
     for _ in range(_MOST_PASSES):
         for index in schedule.rng.sample(alive, len(alive)):
+            if mine and is_over():
+                break
             failure = subject.set_point(points[index]) or _measured(schedule, subject)
             if failure:
                 failures[index] = failure
@@ -50,10 +57,13 @@ def sweep(schedule: BurstSchedule, subject: TunedSubject, points: Sequence[Point
             mine.setdefault(index, []).extend(schedule.bursts[subject.ours.name])
             anchors.setdefault(index, []).extend(schedule.bursts[subject.anchor.name])
         alive = survivors({i: scaled(mine[i], anchors[i], anchors) for i in alive if i in mine and i not in failures})
-        if len(alive) < 2:
+        if len(alive) < 2 or (mine and is_over()):
             break
     times = {i: scaled(mine[i], anchors[i], anchors) for i in mine if i not in failures}
-    return tuple(PointTime(point=p, time_ns=times.get(i), failure=failures.get(i, "")) for i, p in enumerate(points))
+    late = {i: LATE for i in range(len(points)) if i not in times}
+    return tuple(
+        PointTime(point=p, time_ns=times.get(i), failure=failures.get(i, late.get(i, ""))) for i, p in enumerate(points)
+    )
 
 
 def _measured(schedule: BurstSchedule, subject: TunedSubject) -> str:

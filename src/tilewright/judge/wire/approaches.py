@@ -22,9 +22,7 @@ class Approach:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Approached:
-    """`turned`: groups of elements (rows, as a rule) that now lie beside a turn, of so many; `by_state`: it is the
-    module's state that was moved."""
+    """`turned`: groups of elements (rows, as a rule) that now lie beside a turn, of so many."""
 
     turned: int
     groups: int
-    by_state: bool

@@ -23,9 +23,7 @@ class Channel:
     so is a message of another kind than `kinds` has."""
 
     def __init__(self, end: socket.socket, nonce: str, kinds: Mapping[str, type]) -> None:
-        self._end = end
-        self._nonce = nonce
-        self._kinds = kinds
+        self._end, self._nonce, self._kinds = end, nonce, kinds
         self._sent = 0
         self._received = 0
         self._descriptors: list[int] = []

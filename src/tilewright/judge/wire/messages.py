@@ -11,77 +11,14 @@ from types import MappingProxyType
 from ...facts.gradients import NO_GRADIENTS as NO_GRADIENTS
 from ...facts.gradients import Gradients as Gradients
 from ...facts.problem import TensorSpec, Work
-from .ablation import Ablate as Ablate
-from .ablation import ListOperations as ListOperations
-from .ablation import Operation as Operation
-from .ablation import OperationList as OperationList
-from .ablation import Perturb as Perturb
-from .ablation import Perturbed as Perturbed
-from .approaches import Approach as Approach
-from .approaches import Approached as Approached
-from .calls import LEFT as LEFT
-from .calls import Attributes as Attributes
-from .calls import Called as Called
-from .calls import CallRequest as CallRequest
-from .calls import CaptureReply as CaptureReply
-from .calls import CaptureRequest as CaptureRequest
-from .calls import Clear as Clear
-from .calls import Cleared as Cleared
-from .calls import ComparedState as ComparedState
-from .calls import CompareState as CompareState
-from .calls import Configure as Configure
-from .calls import Construct as Construct
-from .calls import Constructed as Constructed
-from .calls import CountFallbacks as CountFallbacks
-from .calls import Deal as Deal
-from .calls import Done as Done
-from .calls import Drop as Drop
-from .calls import Fallbacks as Fallbacks
-from .calls import FaultReply as FaultReply
-from .calls import GraphReplayed as GraphReplayed
-from .calls import Hello as Hello
-from .calls import HoldTimed as HoldTimed
-from .calls import Lay as Lay
-from .calls import LoadCandidate as LoadCandidate
-from .calls import LoadState as LoadState
-from .calls import MapArena as MapArena
-from .calls import Marked as Marked
-from .calls import MarkState as MarkState
-from .calls import Peak as Peak
-from .calls import PeakBytes as PeakBytes
-from .calls import Profile as Profile
-from .calls import Profiled as Profiled
-from .calls import ReadAttributes as ReadAttributes
-from .calls import RecordGraph as RecordGraph
-from .calls import ReplayGraph as ReplayGraph
-from .calls import StoreRequest as StoreRequest
-from .calls import StoreState as StoreState
-from .calls import Swap as Swap
-from .calls import Tick as Tick
-from .calls import Ticks as Ticks
-from .calls import TimedCall as TimedCall
-from .calls import TimedCalls as TimedCalls
-from .calls import UnmapArena as UnmapArena
-from .parsing import WireError as WireError
-from .parsing import parse as parse
-from .parsing import to_plain as to_plain
-from .parts import Attribute as Attribute
-from .parts import Mark as Mark
-from .parts import NamedSpec as NamedSpec
-from .parts import OutputFacts as OutputFacts
-from .parts import SpentClocks as SpentClocks
-from .parts import TensorRef as TensorRef
-from .redraws import SPREADS as SPREADS
-from .redraws import Moved as Moved
-from .redraws import PutBack as PutBack
-from .redraws import Rearrange as Rearrange
-from .redraws import Rearranged as Rearranged
-from .redraws import Redraw as Redraw
-from .redraws import RedrawAlike as RedrawAlike
-from .replays import Observe as Observe
-from .replays import Observed as Observed
-from .replays import Replay as Replay
-from .replays import Replayed as Replayed
+from .ablation import *  # noqa: F403  as are the others below: one name for all that a reference's process is told
+from .approaches import *  # noqa: F403
+from .calls import *  # noqa: F403
+from .parsing import *  # noqa: F403
+from .parts import *  # noqa: F403
+from .parts import Attribute, NamedSpec, OutputFacts, TensorRef
+from .redraws import *  # noqa: F403
+from .replays import *  # noqa: F403
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +27,7 @@ class LoadProblem:
     source: str
     cases: tuple[str, ...]
     compiled: bool  # run the module under torch.compile
+    mode: str = "default"  # in this mode of torch.compile's
     starts: str = ""  # torch's "tracer" or "compiler": bring it up, too, which takes longer than many a module takes it
 
 
@@ -270,6 +208,6 @@ class Judgement:
 
 
 # All that a reference's process understands, by name.
-KINDS: Mapping[str, type] = MappingProxyType(
+ALL_KINDS: Mapping[str, type] = MappingProxyType(
     {name: v for name, v in globals().items() if dataclasses.is_dataclass(v) and isinstance(v, type)}
 )

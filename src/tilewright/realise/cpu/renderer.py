@@ -12,11 +12,12 @@ from ...ir.partial import adding_up, in_parts, usual_parts
 from ...ir.program import DTYPE_BYTES, RANKED, Program, Reduction
 from ..float8 import computes_in_float8
 from ..realiser import Fit, Refused, copied, refused
-from .source import headline, open_rows, source, vector_dimension
+from .declared import open_rows, vector_dimension
+from .source import headline, source
 from .text import CannotRender
 
 target: Target = "cpu"
-digest, writers = "kernels", ("cpu/renderer.py", "cpu/source.py", "cpu/text.py")
+digest, writers = "kernels", ("cpu/renderer.py", "cpu/declared.py", "cpu/source.py", "cpu/text.py")
 _FILES = (
     "__init__.py", "ops.py", "autograd.py", "store.py", "cpu/__init__.py", "cpu/build.py", "cpu/launch.py", "cpu/vec.h",
     "cpu/math.h", "cpu/reductions.h", "cpu/walk.h", "cpu/rows.h", "cpu/columns.h", "cpu/tiles.h", "cpu/scan.h",

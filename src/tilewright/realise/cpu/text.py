@@ -6,7 +6,7 @@ import math
 import struct
 from collections.abc import Callable, Mapping
 
-from ...ir.program import RANKED, Literal, Load, Reduction, Statement
+from ...ir.program import RANKED, Literal, Load, Plain, Reduction, Statement
 
 MEMORY: Mapping[str, str] = {
     "f64": "double", "f32": "float", "f16": "f16", "bf16": "bf16", "i64": "int64_t", "i32": "int32_t",
@@ -63,16 +63,15 @@ class Writer:
     def __init__(self, dtypes: Mapping[str, str], *, along: bool) -> None:
         self._dtypes, self._along = dtypes, along
 
-    def statement(self, statement: Statement, names: Names) -> str:
-        """The C++ expression of its result; `names` says how a value is spelt where the expression stands."""
-        return _Expression(statement, self._dtypes, names).text()
-
-    def load(self, load: Load, names: Names) -> str:
-        """The C++ expression of what it reads."""
-        if load.args:
-            return f"at.gather({load_type(load.result)}{{}}, {names(load.args[0])})"
-        fill = "" if load.fill is None else f", {literal(load.fill, VALUE[load.dtype])}"
-        return f"at.read({load_type(load.result)}{{}}{fill})"
+    def plain(self, item: Plain, names: Names) -> str:
+        """The C++ expression of a statement's result, or of what a load reads; `names` says how a value is spelt where
+        the expression stands."""
+        if not isinstance(item, Load):
+            return _Expression(item, self._dtypes, names).text()
+        if item.args:
+            return f"at.gather({load_type(item.result)}{{}}, {names(item.args[0])})"
+        fill = "" if item.fill is None else f", {literal(item.fill, VALUE[item.dtype])}"
+        return f"at.read({load_type(item.result)}{{}}{fill})"
 
     def accumulator(self, reduction: Reduction) -> str:
         kind = ACCUMULATORS[reduction.op]
@@ -174,11 +173,8 @@ class _Expression:
     """One statement on its way to text."""
 
     def __init__(self, statement: Statement, dtypes: Mapping[str, str], names: Names) -> None:
-        self.op, self.dtype = statement.op, statement.dtype
-        self.args = statement.args
-        self.result = statement.result
-        self._dtypes = dtypes
-        self._names = names
+        self.op, self.dtype, self.args, self.result = statement.op, statement.dtype, statement.args, statement.result
+        self._dtypes, self._names = dtypes, names
 
     def text(self) -> str:
         for family in (self._selection, self._logic, self._comparison, self._whole, self._arithmetic):
@@ -186,10 +182,6 @@ class _Expression:
             if made is not None:
                 return made
         raise CannotRender(f"{self.result}: {self.op} in {self.dtype}")
-
-    def _kind(self, k: int) -> str:
-        arg = self.args[k]
-        return VALUE[self._dtypes[arg]] if isinstance(arg, str) else VALUE[promoted([], [arg])]
 
     def _arg(self, k: int, want: str) -> str:
         arg = self.args[k]
@@ -203,9 +195,6 @@ class _Expression:
             [self._dtypes[a] for a in self.args if isinstance(a, str)], [a for a in self.args if not isinstance(a, str)]
         )
 
-    def _made(self, text: str, kind: str) -> str:
-        return convert(text, kind, VALUE[self.dtype])
-
     def _selection(self) -> str | None:
         want = VALUE[self.dtype]
         if self.op == "where":
@@ -214,22 +203,22 @@ class _Expression:
             value = self._arg(0, want)
             return f"rounded<{MEMORY[self.dtype]}>({value})" if self.dtype in _NARROW else value
         if self.op == "inside":
-            return self._made(f"at.inside({load_type(str(self.args[0]))}{{}})", "Bool")
+            return convert(f"at.inside({load_type(str(self.args[0]))}{{}})", "Bool", want)
         if self.op == "index":
-            return self._made(f"at.template index<{self.args[0]}, {want}>()", want)
+            return f"at.template index<{self.args[0]}, {want}>()"
         return None
 
     def _logic(self) -> str | None:
+        want = VALUE[self.dtype]
         if self.op in _LOGIC:
-            return self._made(f"{self._arg(0, 'Bool')} {_LOGIC[self.op]} {self._arg(1, 'Bool')}", "Bool")
+            return convert(f"{self._arg(0, 'Bool')} {_LOGIC[self.op]} {self._arg(1, 'Bool')}", "Bool", want)
         if self.op == "logical_not":
-            return self._made(f"~{self._arg(0, 'Bool')}", "Bool")
+            return convert(f"~{self._arg(0, 'Bool')}", "Bool", want)
         if self.op in ("isnan", "isinf"):
-            kind = self._kind(0)
+            kind = VALUE[self._common()]
             if kind == "Bool":
                 return literal(False, VALUE[self.dtype])
-            return self._made(f"{self.op}({self._arg(0, kind)})", "Bool")
-        want = VALUE[self.dtype]
+            return convert(f"{self.op}({self._arg(0, kind)})", "Bool", want)
         if self.op in _BITS and want not in ("F32", "F64"):
             return f"{self._arg(0, want)} {_BITS[self.op]} {self._arg(1, want)}"
         if self.op == "bitwise_not" and want not in ("F32", "F64"):
@@ -247,7 +236,7 @@ class _Expression:
                 sides.append(literal(_round_half(arg, dtype), kind))
             else:
                 sides.append(self._arg(k, kind))
-        return self._made(f"mask({sides[0]} {_COMPARISONS[self.op]} {sides[1]})", "Bool")
+        return convert(f"mask({sides[0]} {_COMPARISONS[self.op]} {sides[1]})", "Bool", VALUE[self.dtype])
 
     def _whole(self) -> str | None:
         """Results in whole numbers and truth values."""
@@ -265,9 +254,8 @@ class _Expression:
             name = "whole_fmod" if self.op == "fmod" else self.op
             return f"{name}({self._arg(0, want)}, {self._arg(1, want)})"
         if self.op == "pow":
-            return (
-                self._arg(0, want) + " * " + self._arg(0, want) if self.args[1] == 2 else self._call("whole_pow", want)
-            )
+            value = self._arg(0, want)
+            return f"{value} * {value}" if self.args[1] == 2 else self._call("whole_pow", want)
         if self.op in _ROUNDING:
             return self._arg(0, want)
         return self._simple(want)

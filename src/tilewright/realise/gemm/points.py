@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import chain
 from math import ceil
 
@@ -17,7 +16,7 @@ from .reduced import BLOCK
 from .shape import factors, is_dual, is_grouped_gemm, is_k_major, is_plain, is_small_m, is_tf32, matrices, sizes
 from .small_m import is_mixed_input, small_m_points, small_m_space
 from .tiles import KERNEL, bare_points, is_bare, turn
-from .time import DEPTH, work_ns
+from .time import DEPTH, GemmWork, work_ns
 
 EIGHT_BITS = "float8_e4m3fn"
 # Below, products of three fp16 ones are farther off than fp32's own (docs/precision.md), and bound by memory anyway.
@@ -227,17 +226,17 @@ def _points_of_stretches(program: Program) -> tuple[Point, ...]:
 def _model(program: Program, device: Device) -> Callable[[Point], float]:
     """Its time at a point, in ns."""
     batch, m, n, k = sizes(program)
-    of_program = partial(
-        work_ns, batch, m, n, k, fp32=factors(program)[0].dtype == "f32", rounded=is_tf32(program),
+    work = GemmWork(
+        batch=batch, m=m, n=n, k=k, fp32=factors(program)[0].dtype == "f32", tf32=is_tf32(program),
         kept=(None, None) if program.reduced else kept_diagonals(program), zeros=matrices(program).zeros,
-        along=is_k_major(program), device=device,
+        k_major=is_k_major(program),
     )  # fmt: skip
 
     def takes_ns(setting: Point) -> float:
         knobs = dict(setting)
-        return of_program(
-            tile=str(knobs["tile"]), cluster=str(knobs["cluster"]), parts=int(knobs["split_k"]),
-            streamed=str(knobs["streamed"]), stream_k=knobs["schedule"] == "stream_k",
+        return work_ns(
+            work, tile=str(knobs["tile"]), cluster=str(knobs["cluster"]), parts=int(knobs["split_k"]),
+            streamed=str(knobs["streamed"]), stream_k=knobs["schedule"] == "stream_k", device=device,
         )  # fmt: skip
 
     return takes_ns

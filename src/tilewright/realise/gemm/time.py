@@ -18,10 +18,7 @@ FITTED = DEVICES["h200"]
 DEPTH = 64  # of K, a step
 _FLOPS_SHARE = 700 / 776  # of the rate that cuBLAS reaches in 16 bits (TFLOP/s, H200)
 _BYTES_SHARE = 4000 / 4240  # of a copy's rate (bytes/ns, H200)
-_HELD, _HELD_ALONG = (
-    8192,
-    32768,
-)  # of K that stays in registers while it is split, across it or along it (gemm/split.py)
+_HELD, _HELD_ALONG = 8192, 32768  # of K that stays in registers while it is split, across it or along it
 _PART_RATE = 32.0  # bytes/ns of a CTA that collects parts of tiles (H200, 2026-11-23: 3 us of 128 x 256, 17 of four)
 _COPY_RATE = 1700.0  # bytes/ns, read and written, of torch's copy of lines that start anywhere (H200, 2026-11-24)
 _COPY_NS = 2000.0  # that a kernel of its own takes beside
@@ -59,15 +56,30 @@ class Rates:
         return _BYTES_SHARE * self.device.copy_bytes_per_ns
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GemmWork:
+    """What a product has to do, whatever computes it. `fp32`: factors in 32 bits, `tf32`: rounded to TF32; `kept`: the
+    diagonals that are needed; `zeros`: where factors have elements; `k_major`: which of them lie along K."""
+
+    batch: int = 1
+    m: int
+    n: int
+    k: int
+    fp32: bool
+    tf32: bool = False
+    kept: Kept = (None, None)
+    zeros: Zeros = NO_ZEROS
+    k_major: tuple[bool, bool] = (True, True)
+
+
 def work_ns(
-    batch: int, m: int, n: int, k: int, *, tile: str, cluster: str, parts: int, fp32: bool, streamed: str = "none",
-    kept: Kept = (None, None), rounded: bool = False, zeros: Zeros = NO_ZEROS, along: tuple[bool, bool] = (True, True),
-    stream_k: bool = False, device: Device,
+    work: GemmWork, *, tile: str, cluster: str, parts: int, streamed: str = "none", stream_k: bool = False,
+    device: Device,
 ) -> float:  # fmt: skip
     """The model: the splits; whole waves of tiles at the rate at which wgmma of that size runs, or the traffic if that
-    takes longer; the traffic of partial sums. `kept`: the diagonals that are needed; `zeros`: where factors have
-    elements; `along`: whether they lie along K; `stream_k`: clusters share all steps, for a part of a tile each, which
+    takes longer; the traffic of partial sums. `stream_k`: clusters share all steps, for a part of a tile each, which
     comes and goes mostly beside others' products. An order of magnitude of the time; it ranks, it doesn't claim."""
+    batch, m, n, k, fp32, kept, zeros = work.batch, work.m, work.n, work.k, work.fp32, work.kept, work.zeros
     tile_m, tile_n = map(int, tile.split("x"))
     cluster_m, cluster_n = map(int, cluster.split("x"))
     resident = 2 if tile_m == 64 and tile_n <= 128 and streamed == "none" else 1
@@ -78,9 +90,7 @@ def work_ns(
     waves = ceil(tiles * ceil(k / each) / (device.processors * resident))
     length = waves * each  # of K, that the busiest goes through
     if zeros != NO_ZEROS:
-        mean, most = steps_of(
-            zeros, m, k, n, tall=tile_m * cluster_m, wide=tile_n * cluster_n, depth=DEPTH
-        )  # fmt: skip
+        mean, most = steps_of(zeros, m, k, n, tall=tile_m * cluster_m, wide=tile_n * cluster_n, depth=DEPTH)
         length = ceil(max(tiles * mean / (device.processors * resident), most)) * DEPTH
     if stream_k:
         length = ceil(tiles * ceil(k / DEPTH) / (device.processors * resident)) * DEPTH
@@ -89,7 +99,7 @@ def work_ns(
     rate *= 1.0 if cluster_m * cluster_n > 1 else 0.95
     if streamed != "none":
         rate *= _STREAMED_RATE
-    flops = 2 * tile_m * tile_n * resident * ((3 if fp32 and not rounded else 1) * length / rate + 256 * waves)
+    flops = 2 * tile_m * tile_n * resident * ((3 if fp32 and not work.tf32 else 1) * length / rate + 256 * waves)
     partial_bytes = 8.0 * batch * m * n * parts if parts > 1 else 0.0
     launch_ns = 3000.0 if parts > 1 else 0.0
     if stream_k:  # whoever ends a tile reads the parts of all others
@@ -97,10 +107,10 @@ def work_ns(
     item = 4.0 if fp32 else 2.0
     sides = {"left": batch * m * k * item, "right": batch * k * n * item}
     split_bytes = 0.0
-    for (name, size), lies_along in zip(sides.items(), along, strict=True):
+    for (name, size), lies_along in zip(sides.items(), work.k_major, strict=True):
         if fp32 and name != streamed:
             again = each > (_HELD_ALONG if lies_along else _HELD)  # read a second time
-            split_bytes += ((1.5 if rounded else 2.0) + again) * size
+            split_bytes += ((1.5 if work.tf32 else 2.0) + again) * size
     moved_bytes = sum(sides.values()) + item * batch * m * n
     rates = Rates(device)
     product_ns = max(flops / (rates.flops / device.processors), moved_bytes / rates.bytes)

@@ -16,6 +16,7 @@ from tilewright.facts.regions import region_of
 from tilewright.ir.contraction import contracted
 from tilewright.ir.graph import Call, Graph, Node, Ref
 
+from .flow import ValueFlow
 from .protocol import LibraryMatch
 
 _PRODUCTS = ("matmul", "bmm")
@@ -87,18 +88,8 @@ def attentions(graph: Graph) -> tuple[Attention, ...]:
     return tuple(found for call in graph.calls for found in (*flow.attention(call), *flow.direct(call)))
 
 
-class _Flow:
-    """Who makes and who reads each value of a graph."""
-
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
-        self.nodes = {n.name: n for n in graph.nodes}
-        self.makers = {c.results[0]: c for c in graph.calls if len(c.results) == 1 and c.results[0]}
-        self.readers: dict[str, list[Call]] = {}
-        for call in graph.calls:
-            for name in dict.fromkeys(call.sources):
-                self.readers.setdefault(name, []).append(call)
-        self.kept = {*graph.outputs, *(u.value for u in graph.updates)}
+class _Flow(ValueFlow):
+    """Attention in a graph, along the way of its values."""
 
     def attention(self, softmax: Call) -> Iterator[Attention]:
         """The attention that this softmax belongs to, if any."""
@@ -106,10 +97,10 @@ class _Flow:
         if scores is None:
             return
         calls = {softmax.name, *scores.calls}
-        last = self._only_reader(softmax)
+        last = self.only_reader(softmax)
         while last is not None and last.label == "clone":
             calls.add(last.name)
-            last = self._only_reader(last)
+            last = self.only_reader(last)
         value = self._value(last, calls)
         if last is None or value is None:
             return
@@ -158,11 +149,6 @@ class _Flow:
                 rank=len(query.shape), depths=(query.shape[-1], value.shape[-1]),
                 positions=(query.shape[-2], value.shape[-2]), **how,
             )  # fmt: skip
-
-    def _only_reader(self, call: Call) -> Call | None:
-        (name,) = call.results
-        readers = self.readers.get(name, [])
-        return readers[0] if len(readers) == 1 and name not in self.kept else None
 
     def _scores(self, softmax: Call) -> _Scores | None:
         if softmax.label != "softmax" or len(softmax.results) != 1 or not isinstance(softmax.args[0], Ref):
@@ -232,10 +218,10 @@ class _Flow:
 
     def _turned(self, call: Call) -> tuple[tuple[int, int] | None, set[str]]:
         """The dimensions of the result that change places before it is copied, and the operators of that."""
-        turn = self._only_reader(call)
+        turn = self.only_reader(call)
         if turn is None or turn.label != "transpose" or len(turn.args) != 3:
             return None, set()
-        copy = self._only_reader(turn)
+        copy = self.only_reader(turn)
         first, second = turn.args[1:]
         if copy is None or copy.label != "clone" or not isinstance(first, int) or not isinstance(second, int):
             return None, set()

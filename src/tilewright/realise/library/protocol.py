@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Protocol
 
 from tilewright.facts.candidate import SourceFile
@@ -13,6 +14,15 @@ from tilewright.facts.space import Point
 from tilewright.ir.graph import Graph
 
 from ..realiser import Refused
+
+
+def installed(package: str) -> bool:
+    """Whether a distribution of this name is there; nothing is imported."""
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,14 @@ from tilewright.ir.graph import Graph
 
 from ..realiser import Refused
 from ..subproblem_code import arguments
+from .cudnn_conv import CudnnConvolution
 from .flash_attn import FlashAttention
+from .liger import Liger
 from .protocol import Library, LibraryMatch
+from .quack import Quack
 from .sdpa import Sdpa
 
-LIBRARIES: tuple[Library, ...] = (Sdpa(), FlashAttention())
+LIBRARIES: tuple[Library, ...] = (Sdpa(), FlashAttention(), Quack(), Liger(), CudnnConvolution())
 GROUP = "tilewright.realisers"  # of entry points
 
 

@@ -169,14 +169,9 @@ def _points(program: Program, device: Device) -> list[Point]:
                       _setting(256, 4, "reread")]  # fmt: skip
         return points
     points = [
-        _setting(512, 4),
-        _setting(256, 8, "shared"),
-        _setting(256, 4),
-        _setting(512, 8, "shared"),
-        _setting(1024, 4),
-        _setting(1024, 4, "shared"),
-        _setting(512, 4, "reread"),
-    ]
+        _setting(512, 4), _setting(256, 8, "shared"), _setting(256, 4), _setting(512, 8, "shared"), _setting(1024, 4),
+        _setting(1024, 4, "shared"), _setting(512, 4, "reread"),
+    ]  # fmt: skip
     if _better_in_shared(program):
         points.insert(0, points.pop(1))
     if len(cut.passes) == 1 and _rows_for_teams(program):

@@ -106,11 +106,9 @@ def safe_names(program: Program) -> Program:
         return replace(item, result=new[item.result], args=args)
 
     return replace(
-        program,
-        operands=tuple(replace(o, name=new[o.name]) for o in program.operands),
-        body=tuple(body(i) for i in program.body),
-        outputs=tuple(replace(o, name=new[o.name]) for o in program.outputs),
-    )
+        program, operands=tuple(replace(o, name=new[o.name]) for o in program.operands),
+        body=tuple(body(i) for i in program.body), outputs=tuple(replace(o, name=new[o.name]) for o in program.outputs),
+    )  # fmt: skip
 
 
 def _literal(value: float | int | bool) -> str:
@@ -349,13 +347,10 @@ def fused_text(
     inputs = [o.name for o in program.operands]
     results = [f"out_{o.name}" for o in program.outputs]
     footer = _FOOTER.format(
-        name=name,
-        parameters=", ".join(f"{n}: cute.Tensor" for n in (*inputs, *results)),
-        tensors=", ".join((*inputs, *results)),
-        knobs=repr(dict(settings)),
-        reads=", ".join(inputs),
+        name=name, parameters=", ".join(f"{n}: cute.Tensor" for n in (*inputs, *results)),
+        tensors=", ".join((*inputs, *results)), knobs=repr(dict(settings)), reads=", ".join(inputs),
         writes=", ".join(o.name for o in program.outputs),
-    )
+    )  # fmt: skip
     footer += "" if rows_of is None else _FREE
     return header + "\n\n" + "\n\n".join(functions) + "\n\nSPEC = Spec(\n" + "\n".join(spec) + "\n)\n" + footer
 
@@ -363,10 +358,7 @@ def fused_text(
 def summed_text(program: Program, name: str) -> str:
     """The file that runs both kernels of a Program with sums over the rows."""
     return _SUMMED.format(
-        name=name,
-        keeps=len(program.outputs) - len(program.sums),
-        reads=", ".join(o.name for o in program.operands),
+        name=name, keeps=len(program.outputs) - len(program.sums), reads=", ".join(o.name for o in program.operands),
         writes=", ".join(o.name for o in program.outputs),
-        outputs=repr(tuple((o.shape, o.dtype) for o in program.outputs)),
-        arity=len(program.operands),
-    )
+        outputs=repr(tuple((o.shape, o.dtype) for o in program.outputs)), arity=len(program.operands),
+    )  # fmt: skip

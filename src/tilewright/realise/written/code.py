@@ -12,7 +12,7 @@ from tilewright.facts.candidate import SourceFile
 from tilewright.facts.pattern import Choice, Region
 from tilewright.ir.graph import Graph
 
-from ..case_code import Placed
+from ..case_units import Placed
 from ..subproblem_code import arguments
 
 

@@ -14,26 +14,18 @@ _ROWS = ("cpu/rows.h", "cpu/reductions.h")
 # By the categories of strategies.category; () where nothing of ours is near.
 _NEAR: Mapping[Target, Mapping[str, tuple[str, ...]]] = MappingProxyType({
     "cuda": {
-        "gemm": (_PRODUCT, "cuda/gemm/host/plan.py"),
-        "convolution": (_PRODUCT,),
+        "gemm": (_PRODUCT, "cuda/gemm/host/plan.py"), "convolution": (_PRODUCT,),
         "attention": (_PRODUCT, "cuda/rows/exponentials.py"),
         "pointwise": ("cuda/rows/engine.py", "cuda/common/addresses.py"),
         "row_reduction": ("cuda/rows/cta.py", "cuda/rows/combine.py"),
         "column_reduction": ("cuda/rows/cta.py", "cuda/rows/combine.py"),
-        "scan": ("cuda/rows/scan.py", "cuda/rows/combine.py"),
-        "loss": ("cuda/rows/cta.py", "cuda/rows/combine.py"),
+        "scan": ("cuda/rows/scan.py", "cuda/rows/combine.py"), "loss": ("cuda/rows/cta.py", "cuda/rows/combine.py"),
         "mixed": ("cuda/rows/cta.py",),
     },
     "cpu": {
-        "gemm": (),
-        "convolution": (),
-        "attention": _ROWS,
-        "pointwise": ("cpu/rows.h", "cpu/vec.h"),
-        "row_reduction": _ROWS,
-        "column_reduction": ("cpu/columns.h", "cpu/reductions.h"),
-        "scan": ("cpu/scan.h",),
-        "loss": _ROWS,
-        "mixed": _ROWS,
+        "gemm": (), "convolution": (), "attention": _ROWS, "pointwise": ("cpu/rows.h", "cpu/vec.h"),
+        "row_reduction": _ROWS, "column_reduction": ("cpu/columns.h", "cpu/reductions.h"), "scan": ("cpu/scan.h",),
+        "loss": _ROWS, "mixed": _ROWS,
     },
 })  # fmt: skip
 

@@ -28,14 +28,9 @@ class _Sum:
 
 
 def parts(
-    graph: Graph,
-    patterns: Sequence[Pattern],
-    left: Mapping[str, str],
-    *,
-    replay: Replayed,
-    machine: Machine,
+    graph: Graph, patterns: Sequence[Pattern], left: Mapping[str, str], *, replay: Replayed, machine: Machine,
     rule: Rules,
-) -> tuple[Part, ...]:
+) -> tuple[Part, ...]:  # fmt: skip
     """The parts of a module's time, the one that can win most first. `left`: why a call is left to torch, by its name;
     `rule` names what realises a pattern. Of a value that two patterns make, the later one is the maker; a call that
     several patterns share is theirs in the proportion of the bytes that they make of it."""

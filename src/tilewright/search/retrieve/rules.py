@@ -25,12 +25,10 @@ def _rule(
 ) -> Rule:  # fmt: skip
     """What the table does not know, or lacks, is a TypeError."""
     return Rule(
-        feature=feature,
-        example=Example(**_frozen(example)),
+        feature=feature, example=Example(**_frozen(example)),
         realised=tuple(_realisation(**entry) for entry in realised),
-        limits=tuple(_limit(**entry) for entry in limits or ()),
-        **_frozen(entry),
-    )
+        limits=tuple(_limit(**entry) for entry in limits or ()), **_frozen(entry),
+    )  # fmt: skip
 
 
 def _realisation(*, target: Target, **entry: Any) -> Realisation:

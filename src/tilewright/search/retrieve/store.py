@@ -9,24 +9,16 @@ import json
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from tilewright.facts import codec
 from tilewright.facts.errors import UserError
 from tilewright.facts.realised import Realised
 
+from ..tune.exchange import MergeCounts
+
 FOLDER = "patterns"  # in the cache
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImportCounts:
-    """Of an imported file: entries that were new here, that took the place of other imported ones, and that gave way
-    to what was judged here."""
-
-    added: int
-    replaced: int
-    kept: int
 
 
 def remember(folder: Path, entry: Realised) -> str:
@@ -66,7 +58,7 @@ def export(found: Iterable[Realised], to: Path) -> int:
     return len(bare)
 
 
-def take(folder: Path, other: Path) -> ImportCounts:
+def take(folder: Path, other: Path) -> MergeCounts:
     """Import a file of entries: each is to be judged here before it is trusted, and none takes the place of one that
     was. Raises UserError where the file holds anything else; nothing is taken over then."""
     try:
@@ -83,7 +75,7 @@ def take(folder: Path, other: Path) -> ImportCounts:
         counts[fate] += 1
         if fate != "kept" and (warning := remember(folder, replace(entry, judged=False, journal=""))):
             raise UserError(warning)
-    return ImportCounts(**counts)
+    return MergeCounts(**counts)
 
 
 def _place(folder: Path, target: str, key: str) -> Path:

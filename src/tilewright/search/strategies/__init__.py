@@ -21,16 +21,10 @@ Moves = Generator[Move | tuple[Move, ...], Event | tuple[Event, ...], None]
 
 STRATEGIES: MappingProxyType[str, Callable[[SearchContext], Moves]] = MappingProxyType(
     {
-        "catalog": catalog,
-        "fact": fact,
-        "oneshot": oneshot,
-        "best_of_n": best_of_n,
-        "cutegen": cutegen,
-        "cutegen_paper": cutegen_paper,
-        "evolve": evolve,
-        "evolve_paper": evolve_paper,
+        "catalog": catalog, "fact": fact, "oneshot": oneshot, "best_of_n": best_of_n, "cutegen": cutegen,
+        "cutegen_paper": cutegen_paper, "evolve": evolve, "evolve_paper": evolve_paper,
     }
-)
+)  # fmt: skip
 PARTS: MappingProxyType[str, tuple[str, ...]] = MappingProxyType(
     {  # what can be switched off
         "catalog": CATALOG_PARTS,

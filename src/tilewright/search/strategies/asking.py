@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...facts.candidate import Candidate
@@ -14,13 +14,17 @@ from ...facts.outcome import Failure, Timed
 from ...facts.problem import TensorSpec
 from ...facts.run import SearchContext
 from .category import category
+from .composing import Composing
 from .edits import Edited, edited
+from .faster import faster
 from .handing_over import handed_over, nothing_accepted
 from .prompts import render
+from .rivals import Accepted, with_rivals
 from .spending import Spending
 from .telling import microseconds
 from .tuning import Steps
 
+_CALLS_SHARE = 0.3  # of the budget, for what libraries make of the module
 _CUT_OFF = "it was cut off at its greatest length"
 _HIDDEN = ("tilewright_kernels/", "original.py")
 
@@ -65,6 +69,7 @@ class Author:
     def __init__(self, context: SearchContext) -> None:
         self.context = context
         self.spending = Spending(context)
+        self._called: Accepted | None = None
         self._turn = 0
         self._task = task_of(context)
 
@@ -126,12 +131,38 @@ class Author:
             found = read(reply_of(event), current)
         return found
 
+    def calls(self) -> Steps[None]:
+        """Moves: `Tune` and `Try` of libraries' calls, as in `rivals`; what the judge takes of them is handed over in
+        the end where nothing is faster."""
+        libraries = self.context.libraries
+        if libraries and "library" not in self.context.without:
+            self._called = yield from with_rivals(CountedMoves(self, _CALLS_SHARE), None, libraries)
+
     def ended(self, best: Passed | None, why: str) -> Steps[None]:
         """Stop: with the best, if it is faster than eager beyond noise, and clean where that was asked for."""
+        if self._called is not None and (best is None or faster(self._called[1], best.timed)):
+            yield from handed_over(*self._called, context=self.context, why=f"{why}; libraries' calls were the fastest")
+            return
         if best is None:
             yield from nothing_accepted(self.context, f"{why}; the judge accepted nothing")
             return
         yield from handed_over(best.candidate, best.timed, context=self.context, why=why)
+
+
+class CountedMoves(Composing):
+    """Realisations whose moves count as the author's, in a `share` of the budget."""
+
+    def __init__(self, author: Author, share: float = 1.0) -> None:
+        super().__init__(replace(author.context, budget_s=share * author.context.budget_s))
+        self._author = author
+
+    def move(self, move: Move) -> Steps[Event]:
+        event = yield from self._author.move(move)
+        self.spent_s += event.wall_s
+        return event
+
+    def has_time(self, share: float) -> bool:
+        return super().has_time(share) and not self._author.spending.over()
 
 
 def _judged(event: Event) -> Passed | Failure:
@@ -155,11 +186,9 @@ def read(reply: Reply, current: Candidate | None) -> WrittenReply:
     elif reply.empty:
         made = Edited(candidate=None, problem=f"it was empty ({reply.finish})")
     return WrittenReply(
-        candidate=made.candidate,
-        problem=made.problem,
-        idea=_line(reply.text, "IDEA") or "(no idea stated)",
+        candidate=made.candidate, problem=made.problem, idea=_line(reply.text, "IDEA") or "(no idea stated)",
         prediction=_line(reply.text, "PREDICTION"),
-    )
+    )  # fmt: skip
 
 
 def _line(text: str, name: str) -> str:

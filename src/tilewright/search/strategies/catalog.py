@@ -21,7 +21,8 @@ PARTS = ("tuning",)  # what can be switched off
 
 
 def catalog(context: SearchContext) -> Steps[None]:
-    """Moves: `Tune` for each pattern of the main case that has a choice and no remembered winner, then `Try` them all,
+    """Moves: `Try` all patterns as they are known, where a context counts its time, so that a result is there early;
+    `Tune` for each pattern of the main case that has a choice and no remembered winner, then `Try` them all,
     bisect if the judge refuses, then leave halves of many and each in turn out, or put its rivals in its place, as far
     as the budget goes; libraries' calls in the place of what they overlap with, each tuned; the same for what algebra
     has; `Try` with torch.compile (see `left_over`); `Stop` names the best accepted recipe, None if it is not faster
@@ -30,16 +31,17 @@ def catalog(context: SearchContext) -> Steps[None]:
     if not (context.patterns or context.libraries):
         yield from nothing_accepted(context, nothing_matched(context))
         return
-    ways, spent_s = [context], 0.0
+    ways, spent_s = [context], context.opened_s
     if context.rewritten:
-        half = replace(context, budget_s=context.budget_s / 2, limits=context.limits.share(0.5))
+        half_s = (context.budget_s + context.opened_s) / 2
+        half = replace(context, budget_s=half_s, limits=context.limits.share(0.5))
         ways = [half, half.with_algebra]
     found = []
     for way in ways:
         search = Composing(way)
         accepted = yield from _searched(search)
         found += [accepted] if accepted else []
-        spent_s += search.spent_s
+        spent_s += search.spent_s - way.opened_s
     if not found:
         yield from nothing_accepted(context, "the judge accepted none of the realisations")
         return
@@ -52,9 +54,10 @@ def _searched(search: Composing) -> Steps[tuple[Recipe, Timed] | None]:
     best: tuple[Recipe, Timed] | None = None
     context = search.context
     if search.patterns:
+        early = yield from search.early()
         points = yield from search.tuned(0.0 if "tuning" in context.without else _TUNING_SHARE, rivals=True)
         search.all = tuple(Choice(pattern=p.id, point=points[p.id]) for p in search.patterns)
-        best = yield from search.accepted(search.busy(search.all))
+        best = yield from search.refined(search.busy(search.all), early)
         best = (yield from search.pruned(*best)) if best else None
     return (yield from with_rivals(search, best, context.libraries))
 

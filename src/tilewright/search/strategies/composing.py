@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import inf
 
 from ...facts.discovery import floor_of
-from ...facts.move import Outcome, Try
+from ...facts.move import Event, Outcome, Try
 from ...facts.outcome import Failure, Timed
 from ...facts.pattern import TAKES_OTHERS, Choice, Recipe
 from .faster import faster
@@ -21,6 +21,28 @@ class Composing(Tuning):
     """All that may be realised (`all`), and the search for the part of it that is right and pays."""
 
     all: Recipe = ()
+    first: tuple[Recipe, Event] | None = None  # what was not tuned, and its judgement
+
+    def early(self) -> Steps[tuple[Recipe, Timed] | None]:
+        """Moves: `Try` of all patterns at the points that are remembered, or the likeliest, so that a result is there
+        before anything is tuned; None where the judge refuses it, and where a context does not count its time."""
+        if not (self.context.opened_s and self.patterns):
+            return None
+        points = yield from self.tuned(0.0)
+        self.all = tuple(Choice(pattern=p.id, point=points[p.id]) for p in self.patterns)
+        recipe = self.busy(self.all)
+        event = yield from self.move(Try(what=recipe, why=f"{len(recipe)} pattern(s) fused, nothing tuned yet"))
+        self.first = recipe, event
+        return (recipe, event.outcome) if isinstance(event.outcome, Timed) else None
+
+    def refined(self, recipe: Recipe, early: tuple[Recipe, Timed] | None) -> Steps[tuple[Recipe, Timed] | None]:
+        """The better of a recipe, as far as the judge takes it, and of what was judged early."""
+        if early is None:
+            return (yield from self.accepted(recipe))
+        if recipe == early[0] or not self.has_time(1.0):
+            return early
+        event = yield from self.move(Try(what=recipe, why=f"{len(recipe)} pattern(s) fused, tuned"))
+        return max(early, (recipe, event.outcome), key=gain) if isinstance(event.outcome, Timed) else early
 
     def spares(self, recipe: Recipe) -> Recipe:
         """What the products of a recipe do on their way out, as kernels of their own: for torch's products."""
@@ -39,7 +61,10 @@ class Composing(Tuning):
 
     def accepted(self, recipe: Recipe) -> Steps[tuple[Recipe, Timed] | None]:
         """The recipe if the judge takes it; else the largest part of it that it takes, found by halving."""
-        event = yield from self.move(Try(what=recipe, why=f"{len(recipe)} pattern(s) fused"))
+        if self.first is not None and self.first[0] == recipe:
+            event = self.first[1]
+        else:
+            event = yield from self.move(Try(what=recipe, why=f"{len(recipe)} pattern(s) fused"))
         if isinstance(event.outcome, Timed):
             return recipe, event.outcome
         groups = self.groups(recipe)

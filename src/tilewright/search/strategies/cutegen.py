@@ -6,15 +6,15 @@ import re
 from dataclasses import dataclass, replace
 
 from ...facts.candidate import Candidate, SourceFile
-from ...facts.move import Compose, Event, Inspect, Move, Sanitize
+from ...facts.move import Compose, Inspect, Sanitize
 from ...facts.outcome import Failure
 from ...facts.pattern import Choice
 from ...facts.run import SearchContext
-from .asking import Author, Passed, WrittenReply, shown
+from .asking import Author, CountedMoves, Passed, WrittenReply, shown
 from .faster import faster
 from .knobs import knobs_of, turned
 from .telling import evidence, measured, microseconds, profile, refusal
-from .tuning import Steps, Tuning
+from .tuning import Steps
 
 MOST_TURNS_OF_KNOBS = 8  # a judgement each
 # What reading or writing where it must not looks like, in a reason or in what a driver says.
@@ -52,12 +52,12 @@ PAPER = CutegenPlan(
 
 
 def cutegen(context: SearchContext, *, tunes: bool = True) -> Steps[None]:
-    """Moves: `Tune` for each of the library's patterns that has a choice, `Compose` and `Try` of what they make of the
-    module; then for each step `Ask` (again once, where nothing came of it) and `Try`, with at most five `Ask`s and
-    `Try`s to mend what was refused; once structure has stopped paying, `Try` for each value of a knob, and `Inspect` of
-    what a step starts from; `Stop` with the best, at 95% of the floor, on a budget, or where nothing helps any more.
-    Without `tunes`, or its part "tuning", the library's points are taken as they are; without its part "library" the
-    loop begins with nothing."""
+    """Moves: those of `Author.calls`; `Tune` for each of the library's patterns that has a choice, `Compose` and
+    `Try` of what they make of the module; then for each step `Ask` (again once, where nothing came of it) and
+    `Try`, with at most five `Ask`s and `Try`s to mend what was refused; once structure has stopped paying, `Try`
+    for each value of a knob, and `Inspect` of what a step starts from; `Stop` with the best, at 95% of the floor,
+    on a budget, or where nothing helps any more. Without `tunes`, or its part "tuning", the library's points are
+    taken as they are; without its part "library" the loop begins with nothing."""
     tunes = tunes and "tuning" not in context.without
     yield from _loop(context, OURS if tunes else replace(OURS, tunes=False))
 
@@ -69,6 +69,8 @@ def cutegen_paper(context: SearchContext) -> Steps[None]:
 
 def _loop(context: SearchContext, plan: CutegenPlan) -> Steps[None]:
     author = Author(context)
+    if plan.keep_best:
+        yield from author.calls()
     best: Passed | None = None
     why = ""
     for _ in range(plan.rounds):
@@ -79,22 +81,6 @@ def _loop(context: SearchContext, plan: CutegenPlan) -> Steps[None]:
         if author.spending.over():
             break
     yield from author.ended(best, why)
-
-
-class _Tuning(Tuning):
-    """Tuning whose moves count as the author's."""
-
-    def __init__(self, author: Author) -> None:
-        super().__init__(author.context)
-        self._author = author
-
-    def move(self, move: Move) -> Steps[Event]:
-        event = yield from self._author.move(move)
-        self.spent_s += event.wall_s
-        return event
-
-    def has_time(self, share: float) -> bool:
-        return super().has_time(share) and not self._author.spending.over()
 
 
 class _Round:
@@ -136,9 +122,9 @@ class _Round:
         if start is None or "library" in self.author.context.without:
             return
         told = "what the library makes of it"
-        tuning = _Tuning(self.author)
+        tuning = CountedMoves(self.author)
         points = (yield from tuning.tuned(_TUNING_SHARE)) if self.plan.tunes else {}
-        if tuning.spent_s:
+        if tuning.spent_s > self.author.context.opened_s:
             recipe = tuning.busy(tuple(Choice(pattern=id, point=point) for id, point in points.items()))
             event = yield from self.author.move(Compose(recipe=recipe))
             assert isinstance(event.outcome, Candidate)

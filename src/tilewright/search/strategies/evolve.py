@@ -106,12 +106,13 @@ _New = tuple[_Proposal, Candidate]
 
 
 def evolve(context: SearchContext) -> Steps[None]:
-    """Moves: `Try` of what the library alone makes of the module; then for each generation `Inspect` of a new fastest
-    kernel, the `Ask`s of all proposals and of a review together, the `Verify`s of all that came of them together, then
-    their `Try`s; `Stop` with the best, at 95% of the floor, on a budget, or where nothing helps any more.
+    """Moves: those of `Author.calls`; `Try` of what the library alone makes of the module; then for each generation
+    `Inspect` of a new fastest kernel, the `Ask`s of all proposals and of a review together, the `Verify`s of all
+    that came of them together, then their `Try`s; `Stop` with the best, at 95% of the floor, on a budget, or where
+    nothing helps any more.
 
-    An island without a kernel is written to anew, and mended until one passes. `context.without` names parts that are
-    switched off (PARTS)."""
+    An island without a kernel is written to anew, and mended until one passes. `context.without` names parts that
+    are switched off (PARTS)."""
     yield from _searched(context, OURS)
 
 
@@ -122,6 +123,8 @@ def evolve_paper(context: SearchContext) -> Steps[None]:
 
 def _searched(context: SearchContext, plan: EvolvePlan) -> Steps[None]:
     search = _Search(context, plan)
+    if "library" in search.parts:
+        yield from search.author.calls()
     why = yield from search.run()
     best = search.best
     yield from search.author.ended(best.passed if best else None, why)
@@ -198,9 +201,7 @@ class _Drafting(_Population):
         if "sampling" not in self.parts:
             return AS_IT_IS
         return Sampling(
-            temperature=self.dice.choice(TEMPERATURES),
-            effort=self.dice.choice(EFFORTS),
-            member=self.dice.randrange(60),
+            temperature=self.dice.choice(TEMPERATURES), effort=self.dice.choice(EFFORTS), member=self.dice.randrange(60)
         )
 
     def _draft(self, slot: int, generation: int, *, last: int, others: Sequence[_Proposal]) -> _Draft:
@@ -215,10 +216,7 @@ class _Drafting(_Population):
         if not home:
             near, ledger = self.author.context.near, self.lessons.recent
             return _Draft(
-                kind="write",
-                island=island,
-                base=None,
-                messages=self.author.first("write", near=near, ledger=ledger),
+                kind="write", island=island, base=None, messages=self.author.first("write", near=near, ledger=ledger)
             )
         parent = self.archive.parent(island, self.dice)
         joins = "recombination" in self.parts and slot == last and generation > 1

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ...facts.candidate import Candidate
+from ...facts.dialogue import Message, Reply
 from ...facts.move import Ask, Enter, Try, Within
 from ...facts.outcome import Timed
 from ...facts.pattern import (
@@ -80,11 +81,12 @@ def fact(context: SearchContext) -> Steps[None]:
     if again is not None:
         yield from handed_over(*again, context=context, why="as before", has_time=lambda: False)
         return
+    early = yield from search.early()
     solved = yield from search.solved()
     choices = yield from search.choices(solved)
-    first, rivals = search.settled(choices)
+    first, rivals = _settled(search, choices)
     first = yield from turned_alike(search, (), search.busy(first))
-    accepted = (yield from search.accepted(first)) if first else None
+    accepted = (yield from search.refined(first, early)) if first else early
     if accepted is not None or not first:
         accepted = yield from with_rivals(search, accepted, rivals)
     if accepted is None:
@@ -130,20 +132,17 @@ class _Fact(Composing):
         total_ns = sum(p.ns for p in self.context.parts)
         gains = {p.pattern: p.ns / total_ns * p.distance for p in self.context.parts if p.pattern in self.stands}
         worth = [(subproblem_of(self.stands[id]), gain) for id, gain in gains.items() if gain >= LEAST_GAIN]
-        worth += [(subproblem, gain) for subproblem, gain in self._called() if gain >= LEAST_GAIN]
+        graph = self.context.cases[0].graph
+        for called in subproblems_written(self.context.libraries):
+            assert graph is not None
+            gain = gain_of(self.context, graph, called.region)
+            worth += [(called, gain)] if gain >= LEAST_GAIN else []
         worth = sorted([*worth, *((p.subproblem, p.gain) for p in proposed)], key=lambda pair: -pair[1])
         left = sum(gain for _, gain in worth)
         for subproblem, gain in worth:
             pattern, known = self.stands.get(subproblem.name), self.known.get(subproblem.name)
             yield Target(subproblem=subproblem, gain=gain, share=gain / left, pattern=pattern, known=known)
             left -= gain
-
-    def _called(self) -> Iterator[tuple[Subproblem, float]]:
-        """Parts for which there is a library call, and what each could win."""
-        graph = self.context.cases[0].graph
-        for subproblem in subproblems_written(self.context.libraries):
-            assert graph is not None
-            yield subproblem, gain_of(self.context, graph, subproblem.region)
 
     def proposed(self) -> Steps[tuple[Proposal, ...]]:
         """Further parts that the model thinks worth a kernel, having seen the graph; where some of its reply is not
@@ -152,29 +151,31 @@ class _Fact(Composing):
         if not self.context.model or not self.context.parts or graph is None or self.spending.over():
             return ()
         messages = inspection(self.context, graph)
-        ask = asked(self.context, messages, turn=0, least=LEAST_TO_ASK, why="which further parts are worth a kernel?")
-        reply = reply_of((yield from self.move(self.numbered(ask))))
+        reply = yield from self._reply(messages, why="which further parts are worth a kernel?")
         first = read(reply.text, self.context, graph, least=LEAST_TO_ASK)
         if not first.problems or self.spending.over():
             return first.proposals
         messages = told_why(messages, reply.text, first)
-        ask = asked(self.context, messages, turn=0, least=LEAST_TO_ASK, why="which further parts, mended?")
-        reply = reply_of((yield from self.move(self.numbered(ask))))
+        reply = yield from self._reply(messages, why="which further parts, mended?")
         second = read(reply.text, self.context, graph, least=LEAST_TO_ASK, before=first.proposals)
         return (*first.proposals, *second.proposals)
+
+    def _reply(self, messages: tuple[Message, ...], *, why: str) -> Steps[Reply]:
+        ask = asked(self.context, messages, turn=0, least=LEAST_TO_ASK, why=why)
+        return reply_of((yield from self.move(self.numbered(ask))))
 
     def solved(self) -> Steps[dict[str, Solved | None]]:
         """By pattern, and by subproblem that a model proposed or a library makes, what was found for it; None: nothing
         that is right and no slower than torch. A pattern that could not be run by itself, could win too little or is
         the whole module is not among them."""
         if "alone" not in self.parts:
-            return {name: self._untried(name) for name in self.libraries}
+            return {name: _untried(self, name) for name in self.libraries}
         found: dict[str, Solved | None] = {}
         proposed = yield from self.proposed()
         for target in self.targets(proposed):
             if not self.has_time(_SOLVING_SHARE):
                 break
-            if self._is_all(target):
+            if _is_all(self.context, target):
                 continue
             best, stands_alone = yield from self._solution(target)
             if best is not None and not best.slower:
@@ -183,16 +184,10 @@ class _Fact(Composing):
                     choice=self._choice(target, best), gain_ns=places * best.gained_ns
                 )
             elif best is None and target.subproblem.name in self.libraries:
-                found[target.subproblem.name] = self._untried(target.subproblem.name)
+                found[target.subproblem.name] = _untried(self, target.subproblem.name)
             elif stands_alone:
                 found[target.subproblem.name] = None
         return found
-
-    def _is_all(self, target: Target) -> bool:
-        """Whether a pattern is all that the module does, and nobody but skeletons may realise it: it is tuned where it
-        stands then."""
-        share = sum(p.share for p in self.context.parts if p.pattern and p.pattern == target.subproblem.name)
-        return share >= _ALL and not self.context.model and not self.context.libraries
 
     def _solution(self, target: Target) -> Steps[tuple[Solution | None, bool]]:
         """The best that is known or found for a subproblem, and whether it could be run by itself: one that is then
@@ -206,10 +201,10 @@ class _Fact(Composing):
             return best, False
         if best is None and target.known is not None:
             known = target.known
-            best = yield from self._tried(target.subproblem, known.realised.what, why=f"known; {known.doubt}")
+            best = yield from _tried(self, target, known.realised.what, why=f"known; {known.doubt}")
         library = self.libraries.get(target.subproblem.name)
         if best is None and library is not None:
-            best = yield from self._tried(target.subproblem, library.candidate, why="a library's call")
+            best = yield from _tried(self, target, library.candidate, why="a library's call")
         is_itself = target.pattern is None or _is_found(target.pattern, event.outcome)
         if best is None and target.pattern is not None and is_itself:
             inside = self._given(event.outcome, target.share)
@@ -223,28 +218,18 @@ class _Fact(Composing):
             best = other if other is not None and (best is None or other.beats(best)) else best
         return best, is_itself or best is not None
 
-    def _untried(self, name: str) -> Solved:
-        """A library's call that is refused by itself: on inputs that the module may never make (a NaN in the keys
-        alone, say), so it gets its trial in the module, as a rival."""
-        return Solved(choice=Choice(pattern=name, point=(), written=self.libraries[name]), gain_ns=0.0)
-
     def _worth_asking(self, target: Target, best: Solution | None) -> bool:
         """Whether a model is at hand, and enough is left above the floor of a subproblem to ask it."""
         left = target.gain if best is None else target.gain * best.left
         may = self.has_time(_SOLVING_SHARE) and not self.spending.over()
         return bool(self.context.model) and left >= LEAST_TO_ASK and may
 
-    def _tried(self, subproblem: Subproblem, what: Candidate | Recipe, *, why: str) -> Steps[Solution | None]:
-        """What is at hand for a subproblem, if the judge takes it."""
-        event = yield from self.move(Within(subproblem=subproblem, move=Try(what=what, why=why)))
-        return solution_of(what, event.outcome)
-
     def _given(self, inside: SearchContext, share: float) -> SearchContext:
         """A subproblem's problem with its share of what is left."""
         left_s = max(_SOLVING_SHARE * self.context.budget_s - self.spent_s, 0.0) if "tuning" in self.parts else 0.0
         return replace(
             inside, budget_s=share * left_s, limits=self.spending.left().share(share), model=self.context.model,
-            libraries=(), inductor=(),
+            libraries=(), inductor=(), opened_s=0.0,
         )  # fmt: skip
 
     def _choice(self, target: Target, solution: Solution) -> Choice:
@@ -271,14 +256,34 @@ class _Fact(Composing):
         self.all = tuple(s.choice for s in kept)
         return sorted(kept, key=lambda s: -s.gain_ns)
 
-    def settled(self, choices: Sequence[Solved]) -> tuple[Recipe, Recipe]:
-        """Of realisations that overlap the one that gained more, and the others, which stay its rivals."""
-        chosen: list[Choice] = []
-        rivals: list[Choice] = []
-        for solved in choices:
-            overlaps = any(clash(self, solved.choice, other) for other in chosen)
-            (rivals if overlaps else chosen).append(solved.choice)
-        return tuple(chosen), tuple(rivals)
+
+def _settled(search: _Fact, choices: Sequence[Solved]) -> tuple[Recipe, Recipe]:
+    """Of realisations that overlap the one that gained more, and the others, which stay its rivals."""
+    chosen: list[Choice] = []
+    rivals: list[Choice] = []
+    for solved in choices:
+        overlaps = any(clash(search, solved.choice, other) for other in chosen)
+        (rivals if overlaps else chosen).append(solved.choice)
+    return tuple(chosen), tuple(rivals)
+
+
+def _untried(search: _Fact, name: str) -> Solved:
+    """A library's call that is refused by itself: on inputs that the module may never make (a NaN in the keys alone,
+    say), so it gets its trial in the module, as a rival."""
+    return Solved(choice=Choice(pattern=name, point=(), written=search.libraries[name]), gain_ns=0.0)
+
+
+def _tried(search: _Fact, target: Target, what: Candidate | Recipe, *, why: str) -> Steps[Solution | None]:
+    """What is at hand for a subproblem, if the judge takes it."""
+    event = yield from search.move(Within(subproblem=target.subproblem, move=Try(what=what, why=why)))
+    return solution_of(what, event.outcome)
+
+
+def _is_all(context: SearchContext, target: Target) -> bool:
+    """Whether a pattern is all that the module does, and nobody but skeletons may realise it: it is tuned where it
+    stands then."""
+    share = sum(p.share for p in context.parts if p.pattern and p.pattern == target.subproblem.name)
+    return share >= _ALL and not context.model and not context.libraries
 
 
 def _realised(id: str, point: Point, solved: dict[str, Solved | None]) -> Solved | None:

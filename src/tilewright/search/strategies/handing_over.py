@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ...facts.candidate import Candidate
 from ...facts.move import Capture, Event, Sanitize, Stop
 from ...facts.outcome import LEAST_GAIN, Captured, Failure, Timed
-from ...facts.pattern import Recipe, inductor_mode
+from ...facts.pattern import CUDA_GRAPH, Recipe, inductor_mode
 from ...facts.run import SearchContext
 from .left_over import GRAPHED, compiled_alone, improved
 from .tuning import Steps
@@ -25,7 +25,7 @@ def handed_over(
     is time; then, where there is a gain: with `recorded`, on a GPU, `Capture`, under which it must pay, too; `Sanitize`
     where the context asks for it; `Stop`. `why`: what ended the search."""
     what, timed = yield from improved(what, timed, context=context, has_time=has_time)
-    recorded = recorded and (isinstance(what, Candidate) or inductor_mode(what) != GRAPHED)
+    recorded = recorded and (isinstance(what, Candidate) or inductor_mode(what) not in (GRAPHED, CUDA_GRAPH))
     before = f"{why}; " if why else ""
     ratio = timed.ratio("eager")
     told = f"{ratio.mid:.2f}x as fast as eager [{ratio.low:.2f}, {ratio.high:.2f}]" if ratio else "untimed"

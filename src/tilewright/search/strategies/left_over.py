@@ -1,7 +1,9 @@
-"""torch.compile as a realisation: of what the best recipe leaves to torch, and of the module as it is.
+"""torch.compile as a realisation: of what the best recipe leaves to torch, and of the module as it is; and one CUDA
+graph of the whole.
 
-The judge times torch.compile beside every candidate. So it is known where it is ahead before it is judged itself, and
-what is handed over is never slower than it beyond noise."""
+The judge times torch.compile's modes beside every candidate. So it is known which is ahead before it is judged itself,
+and what is handed over is never slower than the fastest of them beyond noise: where it may be ahead, it is judged, and
+taken if it is faster, or if it was seen to be ahead beyond noise and its own judgement does not say the contrary."""
 
 from __future__ import annotations
 
@@ -10,13 +12,13 @@ from collections.abc import Callable, Iterator
 from ...facts.candidate import Candidate
 from ...facts.move import Event, Try
 from ...facts.outcome import Timed
-from ...facts.pattern import INDUCTOR, Choice, Recipe, inductor_mode, without_inductor
+from ...facts.pattern import CUDA_GRAPH, INDUCTOR, Choice, Recipe, inductor_mode, without_inductor
 from ...facts.run import SearchContext
 from .faster import faster
 from .tuning import Steps
 
 What = Candidate | Recipe
-MOST_MODES = 2
+MOST_MODES = 2  # of torch.compile
 LEAST_LEFT = 0.03  # share of the module's time, where that is known: for less, nothing is tried
 _LAUNCHES = 0.3  # of a call's time: where the host's launches take as much, a CUDA graph is tried first
 GRAPHED, _PRODUCTS = "reduce-overhead", "max-autotune-no-cudagraphs"
@@ -38,16 +40,25 @@ def improved(
             if not has_time():
                 break
             recipe = (*base, choice)
-            why = f"what is left to torch by torch.compile, mode {dict(choice.point)['mode']}"
+            mode = dict(choice.point)["mode"]
+            left = f"what is left to torch by torch.compile, mode {mode}"
+            why = "all of it as one CUDA graph" if mode == CUDA_GRAPH else left
             what, timed = yield from _better(recipe, what, timed, why)
-    ratio = timed.ratio("compile")
-    plain = isinstance(what, tuple) and not without_inductor(what)
-    if ratio is not None and ratio.high < 1.0 and not plain:
-        mine = Choice(pattern=INDUCTOR, point=context.inductor[0])
-        what, timed = yield from _better(
-            (mine,), what, timed, "torch.compile of the module, which was seen to be faster"
-        )
-    return what, timed
+    return (yield from _not_behind(what, timed, context))
+
+
+def _not_behind(what: What, timed: Timed, context: SearchContext) -> Steps[tuple[What, Timed]]:
+    """The module itself under torch.compile in the mode that was the fastest, where that may be faster. Where a result
+    can't have that mode, as Inductor's CUDA graph for a module that writes to its buffers, our CUDA graph is judged."""
+    ratio, known = timed.ratio("compile"), {dict(p)["mode"]: p for p in context.inductor}
+    theirs = known.get(timed.compile_mode, known.get(CUDA_GRAPH, context.inductor[0]))
+    mine = (Choice(pattern=INDUCTOR, point=theirs),)
+    if ratio is None or ratio.mid >= 1.0 or what == mine:
+        return what, timed
+    ahead = ratio.high < 1.0
+    seen = "was seen to be" if ahead else "may be"
+    why = f"the module, mode {dict(theirs)['mode']}: torch.compile, mode {timed.compile_mode}, {seen} faster"
+    return (yield from _better(mine, what, timed, why, ahead=ahead))
 
 
 def compiled_alone(context: SearchContext) -> Steps[tuple[Recipe, Timed] | None]:
@@ -60,11 +71,13 @@ def compiled_alone(context: SearchContext) -> Steps[tuple[Recipe, Timed] | None]
     return (recipe, event.outcome) if isinstance(event.outcome, Timed) else None
 
 
-def _better(other: Recipe, best: What, timed: Timed, why: str) -> Steps[tuple[What, Timed]]:
+def _better(other: Recipe, best: What, timed: Timed, why: str, *, ahead: bool = False) -> Steps[tuple[What, Timed]]:
+    """The other, if it is faster beyond noise; where it was seen `ahead`, unless it is slower beyond noise."""
     event = yield Try(what=other, why=why)
     assert isinstance(event, Event)
-    if isinstance(event.outcome, Timed) and faster(event.outcome, timed):
-        return other, event.outcome
+    found = event.outcome
+    if isinstance(found, Timed) and (faster(found, timed) or (ahead and not faster(timed, found))):
+        return other, found
     return best, timed
 
 
@@ -79,7 +92,9 @@ def _choices(recipe: Recipe, timed: Timed, context: SearchContext) -> list[Choic
         wanted.append("default")
     if any(label in _EXTERN for label in left) and _share_left(context) >= LEAST_LEFT:
         wanted.append(_PRODUCTS)
-    return [known[mode] for mode in wanted if mode in known and mode != inductor_mode(recipe)][:MOST_MODES]
+    usable = [mode for mode in wanted if mode in known and mode != inductor_mode(recipe)][:MOST_MODES]
+    ours = [CUDA_GRAPH] if launches >= _LAUNCHES and CUDA_GRAPH in known else []
+    return [known[mode] for mode in (*ours, *usable)]
 
 
 def _left(recipe: Recipe, context: SearchContext) -> Iterator[str]:

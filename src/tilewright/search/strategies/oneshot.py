@@ -11,17 +11,19 @@ REPLIES = 4  # of best_of_n
 
 
 def oneshot(context: SearchContext) -> Steps[None]:
-    """Moves: one `Ask`, one `Try`, `Stop`."""
+    """Moves: those of `Author.calls`; one `Ask`, one `Try`, `Stop`."""
     yield from _best_of(context, 1)
 
 
 def best_of_n(context: SearchContext) -> Steps[None]:
-    """Moves: REPLIES `Ask`s of the same prompt, together; a `Try` for each candidate in them, together; `Stop`."""
+    """Moves: those of `Author.calls`; REPLIES `Ask`s of the same prompt, together; a `Try` for each candidate in them,
+    together; `Stop`."""
     yield from _best_of(context, REPLIES)
 
 
 def _best_of(context: SearchContext, count: int) -> Steps[None]:
     author = Author(context)
+    yield from author.calls()
     messages = author.first("write", ledger=[], near=context.near)
     if context.limits.calls is not None:
         count = min(count, context.limits.calls)

@@ -12,7 +12,7 @@ class Spending:
 
     def __init__(self, context: SearchContext) -> None:
         self._context = context
-        self.spent = Spent()
+        self.spent = Spent(seconds=context.opened_s)
 
     def count(self, event: Event) -> None:
         self.spent = self.spent.after(event)
@@ -45,10 +45,7 @@ class Spending:
             return ""
         if self.calls_left() == 0:
             return f"the calls are used up ({spent.calls})"
-        for limit, used, name in (
-            (limits.tokens, spent.tokens, "tokens"),
-            (limits.usd, spent.usd, "money"),
-        ):
+        for limit, used, name in ((limits.tokens, spent.tokens, "tokens"), (limits.usd, spent.usd, "money")):
             if limit is not None and used is None:
                 return f"the budget in {name} cannot be watched: the model did not say what a call took"
             if limit is not None and used is not None and used >= limit:

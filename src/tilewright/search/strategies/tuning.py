@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
-from ...facts.move import Event, Move, Stop, Tune
+from ...facts.move import Event, Move, Stop, Try, Tune
 from ...facts.outcome import Tuned
 from ...facts.pattern import Choice, Pattern, Recipe, without_idle
 from ...facts.run import SearchContext
@@ -27,13 +27,15 @@ class Tuning:
         self.context = context
         self.patterns = tuple(p for matched in context.matched for p in matched.patterns)
         self.main = context.matched[0].patterns
-        self.spent_s = 0.0
+        self.spent_s = context.opened_s
+        self.judged_s = 0.0  # what the longest judgement took
         self.spending = Spending(context)
 
     def move(self, move: Move) -> Steps[Event]:
         event = yield move
         assert isinstance(event, Event)
         self.spent_s += event.wall_s
+        self.judged_s = max(self.judged_s, event.wall_s if isinstance(move, Try) else 0.0)
         self.spending.count(event)
         return event
 
@@ -42,8 +44,11 @@ class Tuning:
         return without_idle([m.patterns for m in self.context.matched], recipe)
 
     def has_time(self, share: float) -> bool:
-        """Whether less than this share of the time is spent, and nothing else that is limited is used up."""
-        return self.spent_s < share * self.context.budget_s and not self.spending.over(asking=False)
+        """Whether less than this share of the time is spent, and nothing else that is limited is used up. Where all of
+        a run's time counts, another judgement must fit into the rest."""
+        rest_s = self.context.budget_s - self.spent_s
+        fits = not self.context.opened_s or self.judged_s < rest_s
+        return fits and self.spent_s < share * self.context.budget_s and not self.spending.over(asking=False)
 
     def tuned(
         self, share: float, *, afresh: bool = False, given: Mapping[str, Point] = MappingProxyType({}), trials: int = 0,

@@ -14,8 +14,8 @@ from .store import COLUMNS, PUT, OtherFormat, from_row, opened, to_row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergedWinners:
-    """How many winners of the other file were new here, replaced older evidence, or gave way to evidence as new."""
+class MergeCounts:
+    """How many entries of another file were new here, took the place of others, or gave way to what is kept here."""
 
     added: int
     replaced: int
@@ -36,7 +36,7 @@ def winners(path: Path, *, immutable: bool = False) -> tuple[Winner, ...]:
     return tuple(_parsed(path, row) for row in rows)
 
 
-def merge(path: Path, other: Path) -> MergedWinners:
+def merge(path: Path, other: Path) -> MergeCounts:
     """Take over what `other` knows: of the same device, toolchain and shape class the newer evidence wins. Raises
     UserError where `other` holds anything but winners (nothing is taken over then), or `path` can't be written."""
     theirs = winners(other)
@@ -52,7 +52,7 @@ def merge(path: Path, other: Path) -> MergedWinners:
             file.commit()
     except (OSError, sqlite3.Error, OtherFormat) as error:
         raise UserError(f"{path}: winners can't be merged into it: {error}") from error
-    return MergedWinners(added=len(fresh), replaced=len(newer), kept=len(theirs) - len(fresh) - len(newer))
+    return MergeCounts(added=len(fresh), replaced=len(newer), kept=len(theirs) - len(fresh) - len(newer))
 
 
 def export(found: Sequence[Winner], to: Path, *, add: bool = False) -> None:

@@ -19,6 +19,7 @@ import torch
 from tilewright.judge.candidate_process import hooks, timing
 from tilewright.judge.candidate_process.load import CodeRaised
 from tilewright.judge.candidate_process.timing import Sample, Scatter, Timer, as_it_is
+from tilewright.judge.wire import calls as wire
 
 
 def test_a_small_result_is_copied_into_the_copy_before() -> None:
@@ -215,3 +216,27 @@ def test_calls_left_pending_with_the_interpreter_are_made_while_the_clock_runs()
     with patch.object(timing, "_clock", lambda: ends.append(float(result)) or clock()):
         Timer("cpu").time(call, ())
     assert ends == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(("threads_at_once", "tries"), [((2.0,), 1), ((1.0, 1.0, 1.9), 3), ((1.0,) * 99, 16)])
+def test_threads_are_gathered_until_they_work_at_once(
+    monkeypatch: pytest.MonkeyPatch, threads_at_once: tuple[float, ...], tries: int
+) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    timer, made = Timer("cpu"), 0
+
+    def work(team: torch.Tensor) -> None:
+        nonlocal made
+        made += 1
+
+    monkeypatch.setattr(timing, "_any", work)
+    monkeypatch.setattr(timing, "_clock", lambda: 100_000 * made)
+    monkeypatch.setattr(timing, "_cpu", lambda: int(sum(100_000 * n for n in threads_at_once[:made])))
+    timer.prepare(None, (), wire.TimedCall(slot=0, swaps=()))
+    assert made == tries
+
+
+def test_one_thread_needs_no_gathering(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(timing, "_any", lambda team: pytest.fail("nobody else is there"))
+    Timer("cpu").prepare(None, (), wire.TimedCall(slot=0, swaps=()))

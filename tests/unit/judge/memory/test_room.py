@@ -7,7 +7,7 @@ from typing import cast
 
 import torch
 
-from tilewright.judge.memory.case_memory import CaseMemory
+from tilewright.judge.memory.input_sets import InputSets
 from tilewright.judge.wire import messages as wire
 
 
@@ -26,15 +26,11 @@ class _Pool:
 def test_rows_change_places_on_one_thread() -> None:
     """Others would wait for more to do on the processors that the timed call, which comes next, is run on."""
     before, pool = torch.get_num_threads(), _Pool()
-    memory = cast(
-        CaseMemory,
-        SimpleNamespace(
-            _arenas=SimpleNamespace(private=pool), _places=SimpleNamespace(pool=[(0,), (1,)]), settle=lambda: None
-        ),
-    )
+    arenas = SimpleNamespace(private=pool, settle=lambda: None)
+    sets = cast(InputSets, SimpleNamespace(_arenas=arenas, _places=SimpleNamespace(pool=[(0,), (1,)])))
     torch.set_num_threads(2)
     try:
-        CaseMemory.swap(memory, [wire.Swap(input=0, dim=0, slot=0, start=1, other=1, other_start=3, count=1)])
+        InputSets.swap(sets, [wire.Swap(input=0, dim=0, slot=0, start=1, other=1, other_start=3, count=1)])
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)

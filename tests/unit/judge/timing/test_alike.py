@@ -54,9 +54,10 @@ def schedule(monkeypatch: pytest.MonkeyPatch) -> BurstSchedule:
     monkeypatch.setattr(calls, "time", still)
     monkeypatch.setattr(interleave, "time", still)
     memory = SimpleNamespace(
-        pool=CALLS, slots=3, slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None, device="cpu",
+        pool=CALLS, slots=3, device="cpu",
+        sets=SimpleNamespace(slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None),
         tight=False, described=SimpleNamespace(args=""),
-        state=SimpleNamespace(attributes=(wire.Attribute(name="n", text="3"),), before=lambda names: ()),
+        state=SimpleNamespace(attributes=(wire.Attribute(name="n", text="3"),), buffers=lambda names: ()),
     )  # fmt: skip
     cell = _Noting()
     ours = TimedSubject("ours", cell, moved=("mean",), attributes=("n",))

@@ -36,8 +36,8 @@ class _Launching(Cell):
 
 def _rounds(count: int, ours_ns: float, eager_ns: float) -> tuple[BurstSchedule, _Launching, _Launching]:
     memory = SimpleNamespace(
-        pool=4, slots=1, slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None,
-        place=lambda *_: None, device="cuda", tight=False,
+        pool=4, slots=1, device="cuda", tight=False,
+        sets=SimpleNamespace(slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None, place=lambda *_: None),
         described=SimpleNamespace(args=""),
     )  # fmt: skip
     ours, eager = _Launching(ours_ns), _Launching(eager_ns)

@@ -36,8 +36,8 @@ class _Ticking(Cell):
 
 def _table(*, tight: bool) -> tuple[BurstSchedule, dict[str, _Ticking]]:
     memory = SimpleNamespace(
-        pool=4, slots=1, slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None,
-        place=lambda *_: None, device="cuda", tight=tight,
+        pool=4, slots=1, device="cuda", tight=tight,
+        sets=SimpleNamespace(slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None, place=lambda *_: None),
         described=SimpleNamespace(args=""),
     )  # fmt: skip
     cells = {"ours": _Ticking(1.0), "eager": _Ticking(2.0)}

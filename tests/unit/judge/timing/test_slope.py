@@ -76,8 +76,10 @@ def _table(
     for module in (calls, interleave):
         monkeypatch.setattr(module, "time", still)
     memory = SimpleNamespace(
-        pool=4, slots=2, slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None,
-        place=lambda *_: None, device=device, tight=False,
+        pool=4, slots=2, device=device, tight=False,
+        sets=SimpleNamespace(
+            slot=lambda i: (), swap=lambda swaps: None, image=lambda *_: None, place=lambda *_: None,
+        ),
         poison_bytes=lambda: (result_bytes,), described=SimpleNamespace(args=""),
     )  # fmt: skip
     ours = _Working(clock, said_s=said_s, hidden_s=hidden_s, answer_s=1e-4, honest_rows=honest_rows)

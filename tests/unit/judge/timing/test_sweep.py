@@ -140,3 +140,14 @@ def test_survivors_may_still_win_beyond_noise() -> None:
     assert survivors({0: best, 1: span(95.0, 101.0, 102.0)}) == [0, 1], "it may be faster than it looks"
     assert survivors({0: span(99.0, 100.0, 110.0), 1: span(99.5, 101.0, 102.0)}) == [0, 1], "or the best slower"
     assert survivors({1: span(90.0, 120.0, 130.0), 0: best, 2: span(90.0, 130.0, 140.0)}) == [0, 1], "the faster half"
+
+
+def test_where_time_is_over_what_was_not_reached_is_said_so() -> None:
+    script = Script([100.0 + u for u in range(8)])
+    found = sweep(script, script.subject, POINTS, lambda: len(script.sets) >= 3)  # type: ignore[arg-type]
+    measured = [p for p in found if p.time_ns is not None]
+    assert len(script.sets) == len(measured) == 3
+    assert {p.failure for p in found if p.time_ns is None} == {"not reached: the time for tuning was over"}
+    script = Script([100.0 + u for u in range(8)])
+    found = sweep(script, script.subject, POINTS, lambda: True)  # type: ignore[arg-type]
+    assert len(script.sets) == 1, "one is measured all the same"

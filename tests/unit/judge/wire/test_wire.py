@@ -47,16 +47,16 @@ MESSAGES = [
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda m: type(m).__name__)
 def test_what_is_sent_arrives(ends: tuple[socket.socket, socket.socket], message: object) -> None:
-    Channel(ends[0], "n", wire.KINDS).send(message)
-    assert Channel(ends[1], "n", wire.KINDS).receive() == message
+    Channel(ends[0], "n", wire.ALL_KINDS).send(message)
+    assert Channel(ends[1], "n", wire.ALL_KINDS).receive() == message
 
 
 def test_descriptors_ride_along(ends: tuple[socket.socket, socket.socket]) -> None:
     mine = os.memfd_create("x")
     os.write(mine, b"hello")
-    Channel(ends[0], "n", wire.KINDS).send(wire.MapArena(name="a", size_bytes=5, device="cpu"), mine)
+    Channel(ends[0], "n", wire.ALL_KINDS).send(wire.MapArena(name="a", size_bytes=5, device="cpu"), mine)
     os.close(mine)
-    there = Channel(ends[1], "n", wire.KINDS)
+    there = Channel(ends[1], "n", wire.ALL_KINDS)
     assert there.receive().size_bytes == 5
     with os.fdopen(there.descriptor(), "rb") as file:
         file.seek(0)
@@ -64,15 +64,15 @@ def test_descriptors_ride_along(ends: tuple[socket.socket, socket.socket]) -> No
 
 
 def test_another_nonce_is_refused(ends: tuple[socket.socket, socket.socket]) -> None:
-    Channel(ends[0], "guessed", wire.KINDS).send(wire.Done())
+    Channel(ends[0], "guessed", wire.ALL_KINDS).send(wire.Done())
     with pytest.raises(wire.WireError, match="nonce"):
-        Channel(ends[1], "true", wire.KINDS).receive()
+        Channel(ends[1], "true", wire.ALL_KINDS).receive()
 
 
 def test_a_replayed_frame_is_refused(ends: tuple[socket.socket, socket.socket]) -> None:
-    there = Channel(ends[1], "n", wire.KINDS)
+    there = Channel(ends[1], "n", wire.ALL_KINDS)
     for _ in range(2):
-        Channel(ends[0], "n", wire.KINDS).send(wire.Done())  # both count as the first
+        Channel(ends[0], "n", wire.ALL_KINDS).send(wire.Done())  # both count as the first
     assert there.receive() == wire.Done()
     with pytest.raises(wire.WireError, match="number"):
         there.receive()
@@ -102,11 +102,11 @@ def _frame(kind: object, body: object) -> bytes:
 def test_what_is_no_message_is_refused(ends: tuple[socket.socket, socket.socket], raw: bytes) -> None:
     ends[0].sendall(raw)
     with pytest.raises(wire.WireError):
-        Channel(ends[1], "n", wire.KINDS).receive()
+        Channel(ends[1], "n", wire.ALL_KINDS).receive()
 
 
 def test_the_end_of_the_other_side_is_an_error(ends: tuple[socket.socket, socket.socket]) -> None:
     ends[0].sendall(b"\0\0")
     ends[0].close()
     with pytest.raises(wire.WireError, match="gone"):
-        Channel(ends[1], "n", wire.KINDS).receive()
+        Channel(ends[1], "n", wire.ALL_KINDS).receive()

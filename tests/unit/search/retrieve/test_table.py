@@ -15,6 +15,7 @@ from tilewright.facts.outcome import Interval
 from tilewright.facts.realised import doubt
 from tilewright.facts.version import VERSION
 from tilewright.search.retrieve import store as table
+from tilewright.search.tune.exchange import MergeCounts
 
 BY_HAND = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: 'λ'\n"),))
 
@@ -46,12 +47,12 @@ def test_what_is_imported_is_not_trusted_and_takes_no_place_of_what_was_judged_h
     for entry in (faster, realised(key="beef", what=BY_HAND)):
         table.remember(theirs, entry)
     assert table.export(table.entries(theirs), file) == 2 and "/runs" not in file.read_text()
-    assert table.take(mine, file) == table.ImportCounts(added=1, replaced=0, kept=1)
+    assert table.take(mine, file) == MergeCounts(added=1, replaced=0, kept=1)
     assert table.recall(mine, "cpu", "c0ffee") == realised()
     taken = table.recall(mine, "cpu", "beef")
     assert taken == realised(key="beef", what=BY_HAND, judged=False, journal="")
     assert doubt(taken, MACHINE, tilewright=VERSION) == "imported, and not judged here yet"
-    assert table.take(mine, file) == table.ImportCounts(added=0, replaced=1, kept=1)
+    assert table.take(mine, file) == MergeCounts(added=0, replaced=1, kept=1)
 
 
 @pytest.mark.parametrize("text", ["no json", "{}", "[3]", '[{"$": "Stop", "best": null, "why": ""}]'])

@@ -327,3 +327,47 @@ def test_what_is_left_out_of_many_patterns_replays(tmp_path: Path) -> None:
 
 def not_again(move: Move) -> Outcome:
     raise AssertionError(move)
+
+
+def counted(given: SearchContext, opened_s: float = 5.0) -> SearchContext:
+    """A context that counts its time."""
+    return replace(given, opened_s=opened_s)
+
+
+def test_what_is_not_tuned_is_judged_first_where_the_time_counts() -> None:
+    given = counted(context(pattern("fused_0", points=3)))
+    found = {1: timed(1.5), 3: timed(2.0)}
+
+    def judge(move: Move) -> Outcome:
+        if isinstance(move, Tune):
+            return tuned(move, 3)
+        assert isinstance(move, Try) and isinstance(move.what, tuple)
+        return found[dict(move.what[0].point)["unroll"]]  # type: ignore[index]
+
+    stop, moves = played(given, judge)
+    assert [type(m) for m in moves] == [Try, Tune, Try]
+    assert stop.best == (Choice(pattern="fused_0", point=point(unroll=3)),)
+    found[3] = timed(1.2)  # in the module it is slower than it was among points
+    stop, _ = played(given, judge)
+    assert stop.best == (Choice(pattern="fused_0", point=point(unroll=1)),)
+
+
+def test_nothing_is_begun_that_leaves_no_time_for_a_judgement() -> None:
+    given = counted(context(pattern("fused_0", points=3), budget_s=100.0), opened_s=10.0)
+    stop, moves = played(given, lambda m: timed(2.0), wall_s=50.0)
+    assert [type(m) for m in moves] == [Try], "after 60 s of 100 another judgement of 50 s would overrun"
+    assert stop.best == (Choice(pattern="fused_0", point=point(unroll=1)),)
+
+
+def test_what_was_refused_early_is_not_judged_again() -> None:
+    given = counted(replace(context(pattern("fused_0"), pattern("fused_1")), without=("tuning",)))
+    bad = Choice(pattern="fused_1", point=point(unroll=1))
+
+    def judge(move: Move) -> Outcome:
+        assert isinstance(move, Try) and isinstance(move.what, tuple)
+        return Failure(stage="check", reason="wrong_values", summary="no") if bad in move.what else timed(2.0)
+
+    stop, moves = played(given, judge)
+    recipes = [m.what for m in moves if isinstance(m, Try)]
+    assert len(recipes) == len(set(recipes)) and len(recipes[0]) == 2
+    assert stop.best == (Choice(pattern="fused_0", point=point(unroll=1)),)

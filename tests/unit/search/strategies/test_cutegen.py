@@ -11,12 +11,13 @@ from fakes.asked import START, asking, at, judge, prompts, ran, shape, text_of, 
 from fakes.facts import context, pattern
 from tilewright.edges.ledger import Ledger
 from tilewright.edges.models.scripted import Scripted, scripted_reply
+from tilewright.facts.candidate import LIBRARY as CALLED
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.dialogue import Reply
 from tilewright.facts.errors import Pending
 from tilewright.facts.move import Ask, Compose, Inspect, Move, Outcome, Sanitize, Stop, Try, Tune
 from tilewright.facts.outcome import Failure, Interval, PointTime, Tuned
-from tilewright.facts.pattern import Choice
+from tilewright.facts.pattern import Choice, Region, Written
 from tilewright.facts.run import Limits
 from tilewright.facts.space import point
 from tilewright.run.drive import drive
@@ -44,6 +45,36 @@ def test_best_of_n_takes_the_fastest_that_passes(tmp_path: Path) -> None:
     assert len({e.move.prompt.digest for e in events[:4]}) == 1 and [e.move.turn for e in events[:4]] == [0, 1, 2, 3]
     stop, events = ran(tmp_path / "b.db", "best_of_n", replies, on=asking(limits=Limits(calls=1)))
     assert shape(events) == "at."
+
+
+@pytest.mark.parametrize("strategy", ["oneshot", "cutegen", "evolve"])
+def test_libraries_calls_are_tuned_first_and_handed_over_where_the_model_is_not_faster(
+    strategy: str, tmp_path: Path
+) -> None:
+    code = Candidate(files=(SourceFile(path="model.py", text="a call"),), language=CALLED)
+    region = Region(nodes=("mm",), inputs=("x",), outputs=("mm",))
+    points = (point(backend="default"), point(backend="cudnn"))
+    written = Written(title="attention by a library", candidate=code, regions=(region,), points=points)
+    call = Choice(pattern="library_0", point=points[0], written=written)
+    cudnn = replace(call, point=points[1])
+
+    def judged(move: Move) -> Outcome:
+        if isinstance(move, Tune):
+            times = [Interval(low=1, mid=9 - i, high=9) for i in range(len(move.points))]
+            return Tuned(points=tuple(PointTime(point=p, time_ns=t) for p, t in zip(move.points, times, strict=True)))
+        return at(500) if isinstance(move, Try) and move.what == (cudnn,) else judge(move)
+
+    on = replace(asking(limits=Limits(calls=1)), libraries=(call,))
+    for ns, best in ((800, (cudnn,)), (400, None)):
+        stop, events = ran(tmp_path / f"{ns}.db", strategy, [whole(f"ns {ns}")], on=on, judge=judged)
+        assert [type(e.move) for e in events][:2] == [Tune, Try] and events[1].move.what == (cudnn,)
+        assert stop.best == best if best else text_of(stop) == "class ModelNew: 'ns 400'\n"
+    assert "libraries' calls" in ran(tmp_path / "a.db", strategy, ["No."] * 9, on=on, judge=judged)[0].why
+    without = replace(on, without=("library",))
+    events = ran(tmp_path / "b.db", strategy, [whole("ns 800")], on=without, judge=judged)[1]
+    assert isinstance(events[0].move, Ask)
+    paper = {"cutegen": "cutegen_paper", "evolve": "evolve_paper"}.get(strategy, "")
+    assert not paper or isinstance(ran(tmp_path / "c.db", paper, ["No."] * 9, on=on)[1][0].move, Ask)
 
 
 # ---------------------------------------------------------------- the loop

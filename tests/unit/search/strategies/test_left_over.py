@@ -12,7 +12,7 @@ from fakes.facts import context, pattern, timed
 from tilewright.facts.candidate import LIBRARY, Candidate, SourceFile
 from tilewright.facts.move import Capture, Event, Move, Outcome, Stop, Try, Tune
 from tilewright.facts.outcome import Failure, Interval, Launches, PointTime, Timed, Tuned
-from tilewright.facts.pattern import INDUCTOR, Choice, Region, Written, inductor_mode, without_inductor
+from tilewright.facts.pattern import CUDA_GRAPH, INDUCTOR, Choice, Region, Written, inductor_mode, without_inductor
 from tilewright.facts.run import Matched, SearchContext
 from tilewright.facts.space import Point, point
 from tilewright.ir.graph import Call, Graph, Node
@@ -128,6 +128,40 @@ def test_on_a_gpu_modes_are_tried_by_what_may_pay() -> None:
     times["a"] = at(800)
     _, moves = played(catalog(given("a", "i0", "mm", fused=("a",), modes=MODES)), judged(times))
     assert moves == ["a", "a inductor", "a max-autotune-no-cudagraphs"]
+
+
+def test_one_cuda_graph_of_all_is_tried_first_where_launches_take_long() -> None:
+    graph = point(mode=CUDA_GRAPH)
+    times = {"a": at(800, launch_ns=700), "a cuda-graph": at(200), "a reduce-overhead": at(220)}
+    on = given("a", fused=("a",), modes=(*MODES, graph))
+    stop, moves = played(catalog(on), judged(times))
+    assert moves == ["a", "a cuda-graph", "a reduce-overhead"]
+    assert stop.best == (Choice(pattern="a", point=point(unroll=1)), Choice(pattern=INDUCTOR, point=graph))
+    _, moves = played(catalog(on), judged({"a": at(800)}))
+    assert moves == ["a"]
+
+
+def test_the_mode_that_is_ahead_is_the_one_that_is_judged_also_within_noise() -> None:
+    """It was timed beside ours; seen ahead beyond noise it is taken unless its own judgement says the contrary."""
+    near = replace(at(800, compiled=796), compile_mode="reduce-overhead")
+    times = {"a": near, "reduce-overhead": at(796)}
+    on = given("a", fused=("a",), modes=MODES)
+    stop, moves = played(catalog(on), judged(times))
+    assert moves == ["a", "reduce-overhead"] and stop.best == (Choice(pattern="a", point=point(unroll=1)),)
+    times["a"] = replace(at(800, compiled=600), compile_mode="reduce-overhead")
+    for theirs, taken in ((795, True), (900, False)):
+        times["reduce-overhead"] = at(theirs)
+        stop, moves = played(catalog(on), judged(times))
+        assert moves == ["a", "reduce-overhead"] and stop.best is not None
+        assert (inductor_mode(stop.best) == "reduce-overhead") is taken
+
+
+def test_where_a_result_cannot_have_the_mode_that_is_ahead_our_cuda_graph_is_judged() -> None:
+    """As where the module writes to its buffers."""
+    graph = point(mode=CUDA_GRAPH)
+    times = {"a": replace(at(800, compiled=300), compile_mode="reduce-overhead"), "cuda-graph": at(310)}
+    stop, moves = played(catalog(given("a", fused=("a",), modes=(MODES[0], graph))), judged(times))
+    assert moves == ["a", "cuda-graph"] and stop.best == (Choice(pattern=INDUCTOR, point=graph),)
 
 
 def test_what_replays_a_cuda_graph_of_its_own_is_not_captured_in_another() -> None:

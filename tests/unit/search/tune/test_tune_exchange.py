@@ -11,7 +11,7 @@ import pytest
 from fakes.facts import OF_WINNERS, winner
 from tilewright.facts.errors import UserError
 from tilewright.facts.space import point
-from tilewright.search.tune.exchange import MergedWinners, export, merge, winners
+from tilewright.search.tune.exchange import MergeCounts, export, merge, winners
 from tilewright.search.tune.memory import remember
 
 OLD, NEW = "2026-01-01T00:00:00+00:00", "2026-02-01T00:00:00+00:00"
@@ -28,12 +28,12 @@ def test_of_the_same_key_the_newer_evidence_wins(tmp_path: Path) -> None:
         winner(point(threads=3), shape_class="b", found_at=OLD, toolchain=other),
     ]
     export(given, theirs)
-    assert merge(mine, theirs) == MergedWinners(added=1, replaced=1, kept=1)
+    assert merge(mine, theirs) == MergeCounts(added=1, replaced=1, kept=1)
     by_key = {(w.shape_class, w.toolchain): w for w in winners(mine)}
     assert by_key[("a", OF_WINNERS)] == given[0]
     assert by_key[("b", OF_WINNERS)] == winner(shape_class="b", found_at=NEW)
     assert by_key[("b", other)] == given[2]
-    assert merge(mine, theirs) == MergedWinners(added=0, replaced=0, kept=3), "once more changes nothing"
+    assert merge(mine, theirs) == MergeCounts(added=0, replaced=0, kept=3), "once more changes nothing"
 
 
 def test_what_is_exported_is_one_file_and_replaces_an_older_one(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_winners_are_added_to_a_file_that_is_shipped_and_the_newer_evidence_wins
 
 def test_merging_makes_the_file_where_there_is_none(tmp_path: Path) -> None:
     export([winner()], tmp_path / "theirs.db")
-    assert merge(tmp_path / "new" / "winners.db", tmp_path / "theirs.db") == MergedWinners(added=1, replaced=0, kept=0)
+    assert merge(tmp_path / "new" / "winners.db", tmp_path / "theirs.db") == MergeCounts(added=1, replaced=0, kept=0)
     assert winners(tmp_path / "new" / "winners.db") == (winner(),)
 
 

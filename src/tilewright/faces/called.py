@@ -1,0 +1,124 @@
+"""Calls of a replacement as its module is called: by name or by position, with containers of classes."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from inspect import Parameter
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+from torch import nn
+from torch.compiler import is_dynamo_compiling
+
+from ..kernels.guards import NO_CASE, compared, count
+from .trees import Trees
+
+_CASE = "_case_"  # how the methods begin that run kernels
+_BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_MISSING = object()
+_FALLEN = object()  # in the place of a result: the original forward is to be run
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+_Form = tuple[int, tuple[str, ...]]  # how many arguments come by position, and the names of the others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Calls:
+    """The ways in which cases are called, and the parameters of the original forward."""
+
+    forms: tuple[_Form, ...]
+    names: tuple[str, ...]  # of those that may come by position
+    defaults: Mapping[str, Any]
+
+    def arranged(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Arguments | None:
+        """The same arguments in the first form that takes them, others being as forward has them of itself; None where
+        there is none, and where they have one already."""
+        if any(len(args) == places and kwargs.keys() == set(names) for places, names in self.forms):
+            return None
+        if len(args) > len(self.names) or any(name in kwargs for name in self.names[: len(args)]):
+            return None
+        given = {**dict(zip(self.names, args, strict=False)), **kwargs}
+        for places, keywords in self.forms:
+            names = (*self.names[:places], *keywords)
+            filled = {name: given.get(name, self.defaults.get(name, _MISSING)) for name in names}
+            rest = [name for name in given if name not in filled]
+            if (
+                len(names) >= places
+                and all(filled[name] is not _MISSING for name in names)
+                and self._usual(given, rest)
+            ):
+                return tuple(filled[n] for n in names[:places]), {n: filled[n] for n in keywords}
+        return None
+
+    def _usual(self, given: Mapping[str, Any], rest: Sequence[str]) -> bool:
+        """Whether these arguments are what forward takes where they are not given."""
+        pairs = [(given[name], self.defaults.get(name, _MISSING)) for name in rest]
+        return all(a is b or (type(a) is type(b) and isinstance(a, int | float | str) and a == b) for a, b in pairs)
+
+
+def let_be_called(kind: Any, base: type, trees: Trees, model: ModuleType) -> None:
+    """Let the class of a replacement, ModelNew of the file `model`, take what `base` takes."""
+    if not hasattr(kind, "_tilewright_fall_back"):  # all of it is torch.compile's, which sees the original forward
+        return
+    calls = _calls(kind, base, trees)
+    counts, judged = model.FALLBACKS, model._JUDGED
+    inner, original = kind.forward, kind.__bases__[0].forward
+
+    def fall_back(self: nn.Module, reason: str, args: Any, kwargs: Any) -> Any:
+        other = calls.arranged(args, kwargs) if reason == NO_CASE and not trees.given else None
+        if other is not None:
+            return inner(self, *other[0], **other[1])
+        if is_dynamo_compiling():
+            counts[reason] = counts.get(reason, 0) + 1
+        else:
+            count(counts, reason, lambda: compared(judged, self.training, args, kwargs), within=_between(mine))
+        return original(self, *args, **kwargs) if trees.plain else _FALLEN
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not trees.given:
+            found = inner(self, *args, **kwargs)
+        elif (flat := _flat(trees, calls, args, kwargs)) is not None:
+            found = inner(self, *flat)
+        else:
+            found = fall_back(self, NO_CASE, args, kwargs)
+        return base.forward(self, *args, **kwargs) if found is _FALLEN else trees.whole(found)  # type: ignore[attr-defined]
+
+    mine = {fall_back.__code__, forward.__code__, inner.__code__}
+    kind._tilewright_fall_back = fall_back
+    if not trees.plain:
+        kind.forward = forward
+
+
+def _between(codes: set[CodeType]) -> int:
+    """How many frames of this code there are above the caller's beside its own and a forward's."""
+    frame: FrameType | None = sys._getframe(1)
+    found = -2
+    while frame is not None and frame.f_code in codes:
+        found, frame = found + 1, frame.f_back
+    return found
+
+
+def _flat(trees: Trees, calls: _Calls, args: tuple[Any, ...], kwargs: Any) -> tuple[Any, ...] | None:
+    found = trees.flat(args, kwargs)
+    if found is None and (other := calls.arranged(args, kwargs)) is not None:
+        found = trees.flat(*other)
+    return found
+
+
+def _calls(kind: type, base: type, trees: Trees) -> _Calls:
+    given = list(inspect.signature(base.forward).parameters.values())[1:]  # type: ignore[attr-defined]
+    defaults = {p.name: p.default for p in given if p.default is not Parameter.empty}
+    if trees.given:
+        forms = [(spec.child(0).num_children, tuple(spec.child(1).context)) for spec in trees.given]
+    else:
+        cases = [inspect.signature(vars(kind)[name]).parameters for name in vars(kind) if name.startswith(_CASE)]
+        kinds = [{name: p.kind for name, p in list(case.items())[1:]} for case in cases]
+        forms = [
+            (sum(k in _BY_PLACE for k in case.values()),
+             tuple(name for name, k in case.items() if k is Parameter.KEYWORD_ONLY))
+            for case in kinds
+        ]  # fmt: skip
+    names = tuple(p.name for p in given if p.kind is Parameter.POSITIONAL_OR_KEYWORD)
+    return _Calls(forms=tuple(dict.fromkeys(forms)), names=names, defaults=defaults)
