@@ -32,6 +32,7 @@ from tables import BF16, F32, SHORT, problem
 
 from tilewright.faces.live import fallbacks
 from tilewright.facts.problem import Target
+from tilewright.kernels.cuda.gemm.host.kernels import KernelStore
 from tilewright.kernels.cuda.gemm.host.launch import Gemm
 from tilewright.kernels.cuda.gemm.host.plan import Point
 from tilewright.run.optimize import write_candidate
@@ -110,7 +111,7 @@ def without_kernels(device: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     a, b = torch.randn(512, 512, device=device), torch.randn(512, 512, device=device)
     for name, dtype, more in (("fp32", torch.float32, {"scheme": "fp16x3"}), ("bf16", torch.bfloat16, {}),
                               ("fp32 in 4", torch.float32, {"scheme": "fp16x3", "split_k": 4})):  # fmt: skip
-        gemm = Gemm(Point(tile_m=64, tile_n=64, cluster_m=1, **more), "f32", compiled=Nothing())  # type: ignore[arg-type]
+        gemm = Gemm(Point(tile_m=64, tile_n=64, cluster_m=1, **more), "f32", store=KernelStore(known=Nothing()))  # type: ignore[arg-type]
         yield f"no kernels: {name}", partial(gemm, a.to(dtype), b.to(dtype))
 
 

@@ -46,7 +46,7 @@ def _split(facts: Any, x: Tensor, planes: Tensor, exponents: Tensor, chunk: int)
 def _product(facts: Any, *args: Any) -> None:
     x, y, c, *rest = args
     *more, _, splits, chunk = rest
-    point, names = facts[2], facts[4]
+    point, names = facts[2].point, facts[4]
     if point.stream_k:
         *more, flags, parts = more
         assert not flags.any() and parts.numel() == len(flags) * point.tile_m * point.tile_n
@@ -57,9 +57,9 @@ def _product(facts: Any, *args: Any) -> None:
         of, begin = layer // splits, layer % splits * chunk
         sides = [
             _whole(t, placed(of, part), _planes(t, point))[:, begin : begin + chunk]
-            for t, part in zip((x, y), facts[16], strict=True)
+            for t, part in zip((x, y), facts[12], strict=True)
         ]
-        read = _added(dict(zip(names, more[len(more) - len(names) :], strict=True)), of, c, dict(facts[17:-1]))
+        read = _added(dict(zip(names, more[len(more) - len(names) :], strict=True)), of, c, dict(facts[13:-1]))
         c[..., layer].copy_(sides[0] @ sides[1].t() + read)
     assert batch * splits == c.shape[2]
 

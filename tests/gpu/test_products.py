@@ -245,7 +245,7 @@ def test_factors_with_zeros_as_algebra_has_them(tmp_path, dtype):
         whole(*args)
         for pattern in (p for p in matched.patterns if p.kind == "product"):
             module = load_fused(pattern.program, tmp_path, name=f"fused_{number}_{pattern.id}")
-            assert module._FUSED.gemm.zeros != ((None, None), (None, None))
+            assert module._FUSED.gemm.kernels.zeros != ((None, None), (None, None))
             values = {b.node: whole.value(b.node).cuda() for b in pattern.matches[0].operands}
             for setting in (pattern.space.points[0], SMALL, LARGE):
                 module.configure(**dict(setting))

@@ -101,7 +101,7 @@ def test_passes_run_once_for_the_same_mlir_and_settings(tmp_path: Path, monkeypa
     """What is found exports the same object, with the same PTX and cubin beside it."""
     from cutlass.base_dsl.compiler import Compiler
 
-    from tilewright.kernels.cuda.gemm.fp32.split import Split
+    from tilewright.kernels.cuda.gemm.fp32.split import Split, SplitPlan
     from tilewright.kernels.cuda.gemm.host.compiling import compile_split
 
     ran: list[str] = []
@@ -117,7 +117,7 @@ def test_passes_run_once_for_the_same_mlir_and_settings(tmp_path: Path, monkeypa
 
     def compiled(name: str, chunk: int = 64, keep: str = "--keep-ptx --keep-cubin") -> tuple[bytes, ...]:
         (tmp_path / name).mkdir()
-        split = Split.for_chunk(major="k", wide=True, chunk=chunk, shift=11)
+        split = Split(SplitPlan.for_chunk(major="k", wide=True, chunk=chunk))
         launch = compile_split(split, options=f"{keep} --dump-dir={tmp_path / name}".strip())
         launch.export_to_c(str(tmp_path / name / "x.o"), "launch")  # type: ignore[attr-defined]
         return (tmp_path / name / "x.o").read_bytes(), launch.artifacts.PTX, launch.artifacts.CUBIN  # type: ignore[attr-defined]

@@ -155,6 +155,7 @@ def test_skeletons_count_for_the_kernels_that_use_them(tmp_path: Path) -> None:
     from tilewright.kernels.cuda.common import cache
     from tilewright.kernels.cuda.gemm.host import launch
     from tilewright.kernels.cuda.gemm.host.fused import DEFAULTS, make_point
+    from tilewright.kernels.cuda.gemm.host.kernels import KernelStore
     from tilewright.kernels.cuda.gemm.host.launch import Gemm
 
     below, here, seen = tmp_path / "cuda" / "gemm", tmp_path / "cuda" / "rows", []
@@ -170,6 +171,6 @@ def test_skeletons_count_for_the_kernels_that_use_them(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(cache, "contents", lambda folder: f"of {folder.name}")
         assert cache._toolchain.__wrapped__().startswith("of common\nof rows\n")
-    gemm = Gemm(make_point(DEFAULTS, scheme="fp16x3"), "f32", source=tmp_path / "a.py")
+    gemm = Gemm(make_point(DEFAULTS, scheme="fp16x3"), "f32", store=KernelStore(source=tmp_path / "a.py"))
     skeletons = cache.contents(Path(launch.__file__).parents[1])
-    assert gemm._where_kept((1,)) == (tmp_path / "a.py", (1, skeletons)) and skeletons
+    assert gemm.kernels.store.where((1,)) == (tmp_path / "a.py", (1, skeletons)) and skeletons

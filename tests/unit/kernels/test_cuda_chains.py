@@ -15,7 +15,7 @@ from fakes.realisers import gpu
 from tilewright.kernels.cuda.common import addresses
 from tilewright.kernels.cuda.common.cubin import taken
 from tilewright.kernels.cuda.common.views import contiguous
-from tilewright.kernels.cuda.rows import cta
+from tilewright.kernels.cuda.rows import blocks, cta, cta_rows
 from tilewright.kernels.cuda.rows.plan import DEFAULTS
 from tilewright.kernels.cuda.rows.planning import make_plan
 
@@ -34,9 +34,9 @@ def test_every_element_arrives_once(shape, monkeypatch):
     values = [rng.random(prod(o.shape), np.float32) for o in spec.operands]
     tensors = [simt.Memory(v, w) for v, w in zip(values, walks, strict=True)]
     outputs = [simt.Memory(np.zeros(prod(o.shape), np.float32)) for o in spec.outputs]
-    monkeypatch.setattr(cta, "loop", lambda lo, hi, body: [body(np.asarray(i)) for i in range(int(lo), int(hi))])
+    monkeypatch.setattr(blocks, "loop", lambda lo, hi, body: [body(np.asarray(i)) for i in range(int(lo), int(hi))])
     for block in range(plan.chunks):
-        with simt.patched(monkeypatch, (addresses, cta), plan.threads, block):
+        with simt.patched(monkeypatch, (addresses, blocks, cta, cta_rows), plan.threads, block):
             cta.Cta(kernel, [*tensors, *outputs], None, stage=0, chunks=plan.chunks).run()
     assert all((o.written == 1).all() for o in outputs)
     for o, v, s in zip(outputs, values, spec.operands, strict=True):

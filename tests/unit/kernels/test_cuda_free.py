@@ -15,7 +15,7 @@ from fakes.fused import load_fused
 from fakes.realisers import gpu
 from tilewright.kernels.cuda.common import addresses
 from tilewright.kernels.cuda.common.views import contiguous
-from tilewright.kernels.cuda.rows import cta, engine
+from tilewright.kernels.cuda.rows import blocks, cta, cta_rows, engine
 from tilewright.kernels.cuda.rows.dynamic import at_rows, freed
 from tilewright.kernels.cuda.rows.plan import DEFAULTS
 from tilewright.kernels.cuda.rows.planning import make_plan
@@ -106,7 +106,7 @@ def test_a_chain_writes_each_element_once_however_many_rows(rows, inner, bias, m
     tensors = [Shaped(v, o.shape) for v, o in zip(values, spec.operands, strict=True)]
     outputs = [Shaped(np.zeros(prod(o.shape), np.float32), o.shape) for o in spec.outputs]
     for block in range(grid(kernel, tensors, monkeypatch)):
-        with simt.patched(monkeypatch, (addresses, cta), plan.threads, block):
+        with simt.patched(monkeypatch, (addresses, blocks, cta, cta_rows), plan.threads, block):
             cta.Cta(kernel, [*tensors, *outputs], None, stage=0, chunks=1).run()
     assert all((o.written == 1).all() for o in outputs)
     for o, v, s in zip(outputs, values, spec.operands, strict=True):
@@ -137,7 +137,7 @@ def test_rows_of_several_a_cta_each_have_their_threads(rows, fused, monkeypatch)
 
     tensors = [Shaped(np.zeros(1, np.float32), (rows, 24))] * 2
     for block in range(grid(kernel, tensors, monkeypatch)):
-        with simt.patched(monkeypatch, (addresses, cta), plan.threads, block):
+        with simt.patched(monkeypatch, (addresses, blocks, cta, cta_rows), plan.threads, block):
             Placed(kernel, tensors, None, stage=cta.ALL, chunks=1)
     assert (np.bincount(np.concatenate(seen)) == plan.group_threads).all() and max(map(max, seen)) == rows - 1
 

@@ -18,7 +18,7 @@ from fakes.realisers import gpu
 from tilewright.kernels.cuda.common import addresses
 from tilewright.kernels.cuda.common.spec import ArraySpec, ReductionSpec, Spec, Sweep
 from tilewright.kernels.cuda.common.views import contiguous
-from tilewright.kernels.cuda.rows import combine, cta, reducers, slides
+from tilewright.kernels.cuda.rows import blocks, combine, cta, cta_rows, reducers, slides
 from tilewright.kernels.cuda.rows.dynamic import at_rows, freed
 from tilewright.kernels.cuda.rows.plan import DEFAULTS
 from tilewright.kernels.cuda.rows.planning import make_plan
@@ -29,7 +29,7 @@ from .test_cuda_demand import of
 from .test_cuda_free import Shaped, grid
 from .test_cuda_instructions import compiled
 
-MODULES = (addresses, combine, cta, reducers, slides)
+MODULES = (addresses, blocks, combine, cta, cta_rows, reducers, slides)
 
 
 def spec_of(op, shape, window, stride, padding, dilation, *, dtype="f32", bias=False):

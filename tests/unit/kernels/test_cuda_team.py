@@ -12,7 +12,8 @@ import pytest
 from fakes.control import loop, when
 from fakes.realisers import gpu
 from tilewright.kernels.cuda.rows import planning as plans
-from tilewright.kernels.cuda.rows import team as module
+from tilewright.kernels.cuda.rows import team as teams
+from tilewright.kernels.cuda.rows import team_blocks
 from tilewright.kernels.cuda.rows.plan import DEFAULTS
 from tilewright.kernels.cuda.rows.planning import make_plan
 from tilewright.kernels.cuda.rows.team import TeamCta
@@ -119,14 +120,15 @@ def by_hand(monkeypatch):
     def copied(source, target):
         target.of = source.of
 
-    monkeypatch.setattr(module, "loop", loop)
-    monkeypatch.setattr(module, "when", when)
-    monkeypatch.setattr(module, "Int32", int)
-    monkeypatch.setattr(module, "cutlass", SimpleNamespace(min=min, max=max))
-    monkeypatch.setattr(module, "cute", SimpleNamespace(arch=arch, autovec_copy=copied))
-    monkeypatch.setattr(module, "m", SimpleNamespace(both=lambda a, b: a and b))
-    monkeypatch.setattr(module, "Held", lambda reducer, lanes: _Held(reducer))
-    monkeypatch.setattr(module, "Addresses", lambda space, tensors, group, wide: SimpleNamespace(group=group))
+    fakes = {
+        "loop": loop, "when": when, "Int32": int, "cutlass": SimpleNamespace(min=min, max=max),
+        "cute": SimpleNamespace(arch=arch, autovec_copy=copied), "m": SimpleNamespace(both=lambda a, b: a and b),
+        "Held": lambda reducer, lanes: _Held(reducer),
+        "Addresses": lambda space, tensors, group, wide: SimpleNamespace(group=group),
+    }  # fmt: skip
+    for module in (teams, team_blocks):
+        for name in fakes.keys() & vars(module).keys():
+            monkeypatch.setattr(module, name, fakes[name])
 
     def bind(cta):
         arch.cp_async_commit_group, arch.cp_async_wait_group = cta.commit, cta.wait

@@ -13,7 +13,7 @@ from fakes.realisers import gpu
 from tilewright.kernels.cuda.common import addresses
 from tilewright.kernels.cuda.common.spec import ArraySpec, Spec
 from tilewright.kernels.cuda.common.views import contiguous
-from tilewright.kernels.cuda.rows import cta, tiles
+from tilewright.kernels.cuda.rows import blocks, cta, cta_rows, tiles
 from tilewright.kernels.cuda.rows.plan import DEFAULTS
 from tilewright.kernels.cuda.rows.planning import make_plan
 
@@ -54,7 +54,7 @@ def moved(monkeypatch, spec, orders, knobs=(), alignment=16):
     kernel = SimpleNamespace(spec=spec, plan=plan, reducers=[], workspaces=[], counters=0)
     shared = []
     for block in range(plan.chunks):
-        with simt.patched(monkeypatch, (addresses, cta, tiles), plan.threads, block) as device_block:
+        with simt.patched(monkeypatch, (addresses, blocks, cta, cta_rows, tiles), plan.threads, block) as device_block:
             tiles.TileCta(kernel, [*tensors, *outputs], None, stage=0, chunks=plan.chunks).run()
         shared += device_block.shared
     assert all((o.written == 1).all() for o in outputs)

@@ -12,15 +12,17 @@ import torch
 from tilewright.kernels.cuda.common import math as m
 from tilewright.kernels.cuda.common.cubin import taken
 from tilewright.kernels.cuda.gemm.epilogue.epilogue import EpilogueStore
-from tilewright.kernels.cuda.gemm.fp32.split import Split
+from tilewright.kernels.cuda.gemm.fp32.split import Split, SplitPlan
 from tilewright.kernels.cuda.gemm.host import compiling
 from tilewright.kernels.cuda.gemm.host.compiling import (
     compile_ampere,
     compile_combine,
+    compile_grouped,
     compile_product,
     compile_split,
     compile_streamed,
 )
+from tilewright.kernels.cuda.gemm.host.kernels import KernelStore
 from tilewright.kernels.cuda.gemm.host.launch import Gemm
 from tilewright.kernels.cuda.gemm.host.layouts import broadcast, walk_of
 from tilewright.kernels.cuda.gemm.host.plan import Point
@@ -70,11 +72,10 @@ def test_both_majors_of_both_operands_compile(tmp_path, majors):
 @pytest.mark.parametrize(
     ("settings", "chain", "parts"),
     [
-        ({"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2, "scheme": "shared"}, 12, 2),
+        ({"tile_m": 256, "tile_n": 128, "cluster_m": 1, "cluster_n": 2, "scheme": "fp16x3"}, 12, 2),
         ({"tile_m": 128, "tile_n": 128, "cluster_m": 2, "scheme": "fp16x3", "interval": 32}, 12, 1),
-        ({"tile_m": 64, "tile_n": 128, "cluster_m": 1, "scheme": "shared", "split_k": 4}, 12, 1),
+        ({"tile_m": 64, "tile_n": 128, "cluster_m": 1, "scheme": "fp16x3", "split_k": 4}, 12, 1),
         ({"tile_m": 128, "tile_n": 128, "cluster_m": 2, "scheme": "bf16x6"}, 24, 1),
-        ({"tile_m": 128, "tile_n": 128, "cluster_m": 1, "promote": True}, 4, 1),
     ],
 )
 def test_two_levels_keep_their_sums_in_registers(tmp_path, settings, chain, parts):
@@ -182,9 +183,9 @@ def test_results_in_bulk_leave_by_tma(tmp_path, settings, element, dtype, vector
     assert ("st.global" in ptx) == (lines == 0)
 
 
-@pytest.mark.parametrize(("major", "scheme", "turned"), [("k", "fp16x3", True), ("r", "shared", False)])
-def test_what_is_streamed_is_multiplied_out_of_registers(tmp_path, major, scheme, turned):
-    point = Point(tile_m=128, tile_n=128, cluster_m=2, scheme=scheme, streamed=True)
+@pytest.mark.parametrize(("major", "turned"), [("k", True), ("r", False)])
+def test_what_is_streamed_is_multiplied_out_of_registers(tmp_path, major, turned):
+    point = Point(tile_m=128, tile_n=128, cluster_m=2, scheme="fp16x3", streamed=True)
     finish = EpilogueStore("f32", function=biased_gelu, names=("bias", "residual"), vector=1, swap_ab=turned)
     reads = (("f32", ((1, 0, 0), False)), ("f32", ((1, None, 0), False)))
     launch = compile_streamed(
@@ -249,7 +250,7 @@ def test_threads_that_call_a_product_first_compile_it_once():
     with ThreadPoolExecutor(4) as pool:
         shapes = list(pool.map(lambda _: gemm(a, b).shape, range(4)))
     assert shapes == [(100, 72)] * 4
-    assert sorted(key[0] for key in gemm._compiled) == ["product", "split", "split"]
+    assert sorted(key[0] for key in gemm.kernels.store.known) == ["product", "split", "split"]
 
 
 def test_triangles_compile_and_meta_tensors_of_what_is_streamed(tmp_path):
@@ -260,7 +261,7 @@ def test_triangles_compile_and_meta_tensors_of_what_is_streamed(tmp_path):
     point = Point(tile_m=128, tile_n=64, cluster_m=1, scheme="fp16x3", streamed=True, split_k=3)
     gemm = Gemm(point, "f32", swap_ab=True)
     assert gemm(a, w.mT).shape == (2, 100, 300)
-    assert sorted(key[0] for key in gemm._compiled) == ["combine", "product", "split"]
+    assert sorted(key[0] for key in gemm.kernels.store.known) == ["combine", "product", "split"]
     with pytest.raises(ValueError, match="multiple of 16"):
         gemm(a[:, :, :1000], w.mT[:, :1000])
 
@@ -343,10 +344,10 @@ def test_meta_tensors_compile_what_a_call_needs():
     gemm = Gemm(Point(tile_m=64, tile_n=64, cluster_m=1, scheme="fp16x3", split_k=4), "f32")
     a = torch.empty(3, 100, 1000, device="meta")
     assert gemm(a, torch.empty(3, 1000, 50, device="meta")).shape == (3, 100, 50)
-    assert sorted(key[0] for key in gemm._compiled) == ["combine", "product", "split", "split"]
-    other = Gemm(replace(gemm.point, split_k=2), "f32", compiled=dict(gemm._compiled))
+    assert sorted(key[0] for key in gemm.kernels.store.known) == ["combine", "product", "split", "split"]
+    other = Gemm(replace(gemm.point, split_k=2), "f32", store=KernelStore(known=dict(gemm.kernels.store.known)))
     assert other(a, torch.empty(3, 1000, 50, device="meta")).shape == (3, 100, 50)
-    kinds = [key[0] for key in other._compiled]
+    kinds = [key[0] for key in other.kernels.store.known]
     assert kinds.count("product") == kinds.count("combine") == 1, "another number of splits is the same kernel"
     with pytest.raises(ValueError, match="no product"):
         gemm(a, a)
@@ -393,17 +394,17 @@ def test_planes_of_a_right_factor_lie_along_k_where_many_rows_meet_it():
     for rows, crossed in ((2048, True), (512, False)):
         gemm = Gemm(Point(tile_m=64, tile_n=64, cluster_m=1, scheme="fp16x3"), "f32")
         gemm(torch.empty(rows, 128, device="meta"), torch.empty(128, 72, device="meta"))
-        (split,) = (key for key in gemm._compiled if key[0] == "split" and key[2] == "r")
-        (product,) = (key for key in gemm._compiled if key[0] == "product")
-        assert split[-2] is crossed and (("k", "k" if crossed else "r") in product)
+        (split,) = (key for key in gemm.kernels.store.known if key[0] == "split" and key[2].major == "r")
+        (product,) = (key for key in gemm.kernels.store.known if key[0] == "product")
+        assert split[2].crossed is crossed and product[2].majors == ("k", "k" if crossed else "r")
 
 
 def test_products_without_tma_are_plain_and_copy_what_lies_across_k():
     gemm = Gemm(Point(tile_m=64, tile_n=64, cluster_m=1), "bf16", arch="sm_80")
     a = torch.empty(3, 100, 200, device="meta", dtype=torch.bfloat16)
     assert gemm(a, torch.empty(3, 200, 72, device="meta", dtype=torch.bfloat16)).shape == (3, 100, 72)
-    assert [key[:2] for key in gemm._compiled] == [("product", "sm_80")]
-    assert gemm._loadable(torch.empty(72, 200, 1).transpose(0, 1).bfloat16()).stride() == (72, 1, 200 * 72)
+    assert [key[:2] for key in gemm.kernels.store.known] == [("product", "sm_80")]
+    assert gemm.factors.loadable(torch.empty(72, 200, 1).transpose(0, 1).bfloat16()).stride() == (72, 1, 200 * 72)
     for point in (Point(scheme="fp16x3", tile_n=128), Point(tile_m=256, tile_n=128), Point(tile_n=128, split_k=2)):
         with pytest.raises(ValueError, match="without TMA"):
             Ampere(point, EpilogueStore("f32", vector=4))
@@ -418,8 +419,8 @@ def test_experts_multiply_as_one_matrix_would(tmp_path, shape):
     tile_m, tile_n, cluster_m, cluster_n, turns = shape
     point = Point(tile_m=tile_m, tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n, pingpong=turns)
     finish = EpilogueStore("bf16", function=biased_gelu, names=("bias", "residual"), vector=8)
-    launch = compile_product(
-        point, element="bf16", majors=("k", "r"), finish=finish, operands=READS, routed=True,
+    launch = compile_grouped(
+        point, element="bf16", majors=("k", "r"), finish=finish, operands=READS,
         options=f"--keep-ptx --keep-cubin --dump-dir={tmp_path}",
     )  # fmt: skip
     (kernel,) = taken(launch.artifacts.CUBIN)
@@ -448,12 +449,12 @@ def test_what_is_rounded_is_one_product_of_scaled_halves(tmp_path):
     ptx, kernel = compiled(tmp_path, point, ("k", "r"))
     check_registers(point, kernel)
     assert wgmma(ptx, 128) == 8 and kernel.local_bytes == 0 and "add.rn.f32" not in ptx
-    split = Split.for_chunk(major="r", wide=True, chunk=4096, shift=0, planes=1)
+    split = Split(SplitPlan.for_chunk(major="r", wide=True, chunk=4096, planes=1))
     launch = compile_split(split, options=f"--keep-ptx --keep-cubin --dump-dir={tmp_path / 'split'}")
     (kernel,) = taken(launch.artifacts.CUBIN)
     stores = len(re.findall(r"st\.global", launch.artifacts.PTX))
     assert kernel.local_bytes <= 16, "as that of pairs"
-    assert stores == split.per + 4, "its half of each quad, and the exponents of four rows"
+    assert stores == split.plan.per + 4, "its half of each quad, and the exponents of four rows"
     with pytest.raises(ValueError, match="tf32"):
         Point(tile_m=128, tile_n=128, scheme="tf32", pingpong=True)
 
@@ -466,7 +467,7 @@ def test_what_is_rounded_is_one_product_of_scaled_halves(tmp_path):
      ("r", True, 10**5, False), ("r", False, 77, False), ("r", True, 4096, True), ("r", True, 10**5, True)],
 )  # fmt: skip
 def test_splits_compile_with_hardly_a_spill(tmp_path, major, wide, chunk, crossed, planes):
-    split = Split.for_chunk(major=major, wide=wide, chunk=chunk, shift=11, planes=planes, crossed=crossed)
+    split = Split(SplitPlan.for_chunk(major=major, wide=wide, chunk=chunk, planes=planes, crossed=crossed))
     launch = compile_split(split, options=f"--keep-cubin --dump-dir={tmp_path}")
     (kernel,) = taken(launch.artifacts.CUBIN)
     assert kernel.local_bytes <= (16 if planes == 2 else 64) + (32 if crossed else 0)
@@ -475,16 +476,16 @@ def test_splits_compile_with_hardly_a_spill(tmp_path, major, wide, chunk, crosse
 
 
 def test_a_long_chunk_across_k_stays_in_more_registers(tmp_path):
-    split = Split.for_chunk(major="r", wide=True, chunk=8192, shift=11)
+    split = Split(SplitPlan.for_chunk(major="r", wide=True, chunk=8192))
     launch = compile_split(split, options=f"--keep-cubin --dump-dir={tmp_path}")
     (kernel,) = taken(launch.artifacts.CUBIN)
-    assert split.per == 16 and kernel.local_bytes == 0 and kernel.registers <= 128
+    assert split.plan.per == 16 and kernel.local_bytes == 0 and kernel.registers <= 128
 
 
 @pytest.mark.parametrize("major", ["k", "r"])
 def test_a_chunk_stays_in_the_registers_of_as_few_threads_as_hold_it(major):
     for chunk in (1, 31, 64, 65, 256, 1000, 1024, 2949, 4096, 4097, 8192, 32768, 32769, 10**6):
-        split = Split.for_chunk(major=major, wide=True, chunk=chunk, shift=0)
+        split = SplitPlan.for_chunk(major=major, wide=True, chunk=chunk)
         across = split.threads // 8 * split.cluster  # of K in one quad of each thread
         reach = split.per * (4 * split.group if major == "k" else across)
         assert split.held == (chunk <= (32768 if major == "k" else 8192))
@@ -497,7 +498,7 @@ def test_a_chunk_stays_in_the_registers_of_as_few_threads_as_hold_it(major):
 
 def test_a_chunk_across_k_is_held_by_a_cluster():
     found = {k: (s.cluster, s.per) for k in (100, 512, 1024, 4096, 4100, 8192, 8193)
-             for s in [Split.for_chunk(major="r", wide=True, chunk=k, shift=0)]}  # fmt: skip
+             for s in [SplitPlan.for_chunk(major="r", wide=True, chunk=k)]}  # fmt: skip
     assert found == {100: (1, 2), 512: (1, 8), 1024: (2, 8), 4096: (8, 8), 4100: (8, 9), 8192: (8, 16), 8193: (1, 4)}
 
 

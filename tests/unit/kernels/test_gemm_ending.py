@@ -14,7 +14,7 @@ from tilewright.kernels.cuda.gemm.host.plan import Point
 pytestmark = pytest.mark.slow  # a second for each kernel
 
 TOGETHER = (Point(tile_m=256, tile_n=128, cluster_m=1, cluster_n=2, bulk=True), Point(staged=True), Point())
-NO_SHADOW = (Point(tile_n=128, pingpong=True, bulk=True), Point(tile_n=128, scheme="fp16x3"), Point(promote=True))
+NO_SHADOW = (Point(tile_n=128, pingpong=True, bulk=True), Point(tile_n=128, scheme="fp16x3"))
 ZERO = "0f00000000"
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tilewright.kernels.cuda.common.spec import ArraySpec, ReductionSpec, Sweep
+from tilewright.kernels.cuda.gemm.fp32.split import SplitPlan
 from tilewright.kernels.cuda.gemm.prologue import fused as entering
 from tilewright.kernels.cuda.gemm.prologue.fused import PrologueSpec, PrologueSplit
 from tilewright.kernels.cuda.rows import reducers
@@ -119,18 +120,19 @@ def test_rows_are_reduced_whole_and_what_lies_behind_the_end_counts_for_nothing(
     draw = np.random.default_rng(0)
     x, g, r = draw.normal(size=rows * pitch), draw.normal(size=k), draw.normal(size=rows)
     lined = pitch % 4 == 0
-    split = PrologueSplit.for_chunk(
-        major="k", wide=k % 4 == 0, chunk=k, shift=11, prologue=norm(k),
-        walks=(((None, 1, 0), lined), ((0, 1, 0), True), ((None, 0, 0), False)),
+    split = PrologueSplit(
+        SplitPlan.for_chunk(major="k", wide=k % 4 == 0, chunk=k), norm(k),
+        (((None, 1, 0), lined), ((0, 1, 0), True), ((None, 0, 0), False)),
     )  # fmt: skip
+    plan = split.plan
     operands = [Operand(x, (pitch, 1, 0)), Operand(g, (0, 1, 0)), Operand(r, (1, 0, 0))]
-    thread = np.arange(split.threads)
+    thread = np.arange(plan.threads)
     matrix = x.reshape(rows, pitch)[:, :k]
-    for block in range(-(-rows * split.group // split.threads)):
-        row = block * (split.threads // split.group) + thread // split.group
+    for block in range(-(-rows * plan.group // plan.threads)):
+        row = block * (plan.threads // plan.group) + thread // plan.group
         safe = np.minimum(row, rows - 1)
         chunk = SimpleNamespace(thread=thread, rows=rows, begin=0, end=k, batch=0)
-        steps = [thread % split.group * 4 + i * split.group * 4 for i in range(split.per)]
+        steps = [thread % plan.group * 4 + i * plan.group * 4 for i in range(plan.per)]
         quads = split.read_quads(chunk, operands, safe, steps)
         scaled = matrix * r[:, None] * 2
         scale = 1 / np.sqrt(scaled.var(1, keepdims=True) + 1e-5)
@@ -138,11 +140,11 @@ def test_rows_are_reduced_whole_and_what_lies_behind_the_end_counts_for_nothing(
         whole = (scaled - scaled.mean(1, keepdims=True)) * scale * g + away
         whole = whole + np.arange(rows)[:, None] + 100 * np.arange(k)
         for step, quad in zip(steps, quads, strict=True):
-            last = k - 4 if split.wide else k - 1  # what lies behind the end is the last that is there
+            last = k - 4 if plan.wide else k - 1  # what lies behind the end is the last that is there
             for e in range(4):
-                place = np.minimum(step, last) + e if split.wide else np.minimum(step + e, last)
+                place = np.minimum(step, last) + e if plan.wide else np.minimum(step + e, last)
                 np.testing.assert_allclose(quad[e], whole[safe, place], rtol=1e-9, atol=1e-9)
-    assert split.held and split.group * split.per * 4 >= k
+    assert plan.held and plan.group * plan.per * 4 >= k
 
 
 @pytest.mark.parametrize(("rows", "k"), [(36, 70), (37, 70)])
@@ -154,9 +156,9 @@ def test_what_lies_across_is_taken_as_it_lies(rows: int, k: int) -> None:
                      for n, s in (("x", (k, rows)), ("v", (k, 1)), ("r", (1, rows))))  # fmt: skip
     prologue = PrologueSpec(side="right", operands=operands,
                         final=lambda x, v, r, index_0, index_1: x * v + r + index_0 + 100 * index_1)  # fmt: skip
-    split = PrologueSplit.for_chunk(
-        major="r", wide=rows % 4 == 0, chunk=k, shift=11, prologue=prologue,
-        walks=(((1, None, 0), rows % 4 == 0), ((0, None, 0), False), ((1, 0, 0), True)),
+    split = PrologueSplit(
+        SplitPlan.for_chunk(major="r", wide=rows % 4 == 0, chunk=k), prologue,
+        (((1, None, 0), rows % 4 == 0), ((0, None, 0), False), ((1, 0, 0), True)),
     )  # fmt: skip
     lying = [Operand(x, (1, rows, 0)), Operand(v, (0, 1, 0)), Operand(r, (1, 0, 0))]
     whole = x.reshape(k, rows).T * v + r[:, None] + np.arange(k) + 100 * np.arange(rows)[:, None]
@@ -164,13 +166,11 @@ def test_what_lies_across_is_taken_as_it_lies(rows: int, k: int) -> None:
     chunk = SimpleNamespace(thread=np.arange(20), rows=rows, begin=0, end=k, batch=0)
     (quad,) = split.read_quads(chunk, lying, row, [step])
     for e in range(4):
-        place = np.minimum(row, rows - 4) + e if split.wide else np.minimum(row + e, rows - 1)
+        place = np.minimum(row, rows - 4) + e if split.plan.wide else np.minimum(row + e, rows - 1)
         np.testing.assert_allclose(quad[e], whole[place, np.minimum(step, k - 1)], rtol=1e-12)
 
 
 def test_rows_too_long_for_registers_and_rows_across_are_not_reduced() -> None:
     for major, k in (("k", entering.LONGEST_ROW + 1), ("r", 64)):
         with pytest.raises(ValueError, match="not reduced on their way in"):
-            PrologueSplit.for_chunk(
-                major=major, wide=False, chunk=k, shift=11, prologue=norm(k), walks=(((None, 1, 0), False),) * 3
-            )
+            PrologueSplit(SplitPlan.for_chunk(major=major, wide=False, chunk=k), norm(k), (((None, 1, 0), False),) * 3)

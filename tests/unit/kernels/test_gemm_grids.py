@@ -11,7 +11,7 @@ import pytest
 from tilewright.kernels.cuda.gemm.epilogue import epilogue as finish
 from tilewright.kernels.cuda.gemm.epilogue.epilogue import Combine, EpilogueStore
 from tilewright.kernels.cuda.gemm.fp32 import split
-from tilewright.kernels.cuda.gemm.fp32.split import Chunk, Split
+from tilewright.kernels.cuda.gemm.fp32.split import Chunk, Split, SplitPlan
 
 MOST_BEHIND_X = 65535  # CTAs of a grid along y and z
 
@@ -26,7 +26,7 @@ class Recorded:
 @pytest.mark.parametrize(("major", "chunk"), [("k", 64), ("k", 4096), ("r", 64), ("r", 8192)])
 @pytest.mark.parametrize("splits", [1, 3])
 def test_every_chunk_of_every_matrix_is_split_once(monkeypatch, major, chunk, splits):
-    made, rows, batch = Split.for_chunk(major=major, wide=True, chunk=chunk, shift=0), 70, 5
+    made, rows, batch = Split(SplitPlan.for_chunk(major=major, wide=True, chunk=chunk)), 70, 5
     kernel = Recorded()
     made.launch(kernel, rows=rows, batches=batch, layers=batch * splits, stream=None)
     found = set()
@@ -37,17 +37,17 @@ def test_every_chunk_of_every_matrix_is_split_once(monkeypatch, major, chunk, sp
         fake = SimpleNamespace(arch=arch, size=lambda x, mode: x[mode[0]], ceil_div=lambda a, b: -(-a // b))
         monkeypatch.setattr(split, "cute", fake)
         monkeypatch.setattr(split, "cutlass", SimpleNamespace(min=min))
-        own = Chunk((rows, splits * chunk), None, chunk, made.ctas)
+        own = Chunk((rows, splits * chunk), None, chunk, made.plan.ctas)
         assert own.layer == own.batch * splits + part and own.begin == part * chunk
         found.add((own.block, own.batch, own.layer))
-    blocks = range(made.ctas(rows))
+    blocks = range(made.plan.ctas(rows))
     assert found == {(block, layer // splits, layer) for block in blocks for layer in range(batch * splits)}
 
 
 def test_a_batch_may_be_larger_than_a_grid_is_along_y_and_z():
     for major in "kr":
         kernel = Recorded()
-        Split.for_chunk(major=major, wide=True, chunk=64, shift=0).launch(
+        Split(SplitPlan.for_chunk(major=major, wide=True, chunk=64)).launch(
             kernel, rows=64, batches=70000, layers=280000, stream=None
         )
         assert kernel.grid[1:] == [4, 1] and kernel.grid[0] >= 70000 and kernel.grid[0] % 70000 == 0

@@ -14,7 +14,8 @@ from fakes.launches import Launches
 from tilewright.kernels.cuda.common.spec import ArraySpec
 from tilewright.kernels.cuda.gemm.host import launch as launching
 from tilewright.kernels.cuda.gemm.host.fused import FusedProduct, ProductSpec
-from tilewright.kernels.cuda.gemm.host.launch import Epilogue, Gemm
+from tilewright.kernels.cuda.gemm.host.kernels import Epilogue, KernelStore
+from tilewright.kernels.cuda.gemm.host.launch import Gemm
 from tilewright.kernels.cuda.gemm.host.plan import Point
 from tilewright.kernels.cuda.gemm.host.recorded import RecordedLaunch, run_on
 
@@ -30,7 +31,7 @@ def rand(*shape: int, seed: int = 0) -> Tensor:
 
 def made(point: Point, epilogue: Epilogue | None = None, **more: Any) -> tuple[Gemm, Launches]:
     fakes = Launches()
-    return Gemm(point, "f32", epilogue, compiled=fakes, **more), fakes
+    return Gemm(point, "f32", epilogue, store=KernelStore(known=fakes), **more), fakes
 
 
 WAYS = {
@@ -159,7 +160,8 @@ def test_a_fused_product_knows_its_calls_until_it_is_configured_and_refuses_othe
         name="p", left=left, right=right, operands=(bias,), output=output, epilogue=lambda product, c: product + c
     )
     fused = FusedProduct(spec, {"tile": "64x64"})
-    fused.gemm._compiled = fakes = Launches()
+    fakes = Launches()
+    fused.gemm.kernels.store = KernelStore(known=fakes)
     operands = rand(40, 512), rand(512, 24, seed=1), rand(24)
     for _ in range(3):
         (result,) = fused(*operands)
@@ -170,7 +172,8 @@ def test_a_fused_product_knows_its_calls_until_it_is_configured_and_refuses_othe
     with pytest.raises(ValueError, match="is wanted"):
         fused(operands[0].bfloat16(), *operands[1:])
     fused.configure(split_k=2)
-    fused.gemm._compiled = fakes = Launches()
+    fakes = Launches()
+    fused.gemm.kernels.store = KernelStore(known=fakes)
     torch.testing.assert_close(fused(*operands)[0], operands[0] @ operands[1] + operands[2])
     assert fakes.done == ["split", "split", "product", "combine"]
 

@@ -22,7 +22,8 @@ from tilewright.kernels.cuda.gemm.host.compiling import (
     compile_streamed,
 )
 from tilewright.kernels.cuda.gemm.host.fused import FusedProduct, ProductSpec
-from tilewright.kernels.cuda.gemm.host.launch import Epilogue, Gemm
+from tilewright.kernels.cuda.gemm.host.kernels import Epilogue, KernelStore
+from tilewright.kernels.cuda.gemm.host.launch import Gemm
 from tilewright.kernels.cuda.gemm.host.plan import Point
 
 pytestmark = pytest.mark.one_in(3)
@@ -121,7 +122,7 @@ def test_calls_hand_over_matrices_once_and_operands_as_they_are(point, turned):
     epilogue = Epilogue(function=lambda product, table, mask: product + table + mask, names=("table", "mask"),
                         dtypes=("f32", "f32"), batched=True,
                         parts=(((1, 20), None, None), (None, None, (8, 0))))  # fmt: skip
-    gemm = Gemm(point, "f32", epilogue, swap_ab=turned, compiled=Launches(), layers=LAYERS)
+    gemm = Gemm(point, "f32", epilogue, swap_ab=turned, store=KernelStore(known=Launches()), layers=LAYERS)
     beside = table.repeat(2, 1) + mask.repeat_interleave(8, 0)
     wanted = (a.float()[:, None] @ b.float()).reshape(32, 40, 24) + beside
     for _ in range(2):
@@ -138,7 +139,7 @@ def test_a_spec_says_what_serves_several():
     assert spec.sizes == (32, 40, 24, 64) and spec.layers == LAYERS
     assert spec.parts == (((1, 20), None, None),)
     fused = FusedProduct(spec, {"tile": "64x64"})
-    fused.gemm._compiled = Launches()
+    fused.gemm.kernels.store = KernelStore(known=Launches())
     operands = [numbers(*o.shape).bfloat16() for o in spec.read]
     (result,) = fused(*operands)
     a, b, t = (x.float() for x in operands)

@@ -8,7 +8,9 @@ import numpy
 import pytest
 import torch
 
-from tilewright.kernels.cuda.gemm.epilogue.epilogue import ALL, EpilogueStore
+from tilewright.kernels.cuda.gemm.epilogue.epilogue import EpilogueStore
+from tilewright.kernels.cuda.gemm.epilogue.expression import ALL
+from tilewright.kernels.cuda.gemm.host.kernels import GemmKernels
 from tilewright.kernels.cuda.gemm.host.launch import Epilogue, Gemm
 from tilewright.kernels.cuda.gemm.host.plan import DEPTH, SHARED_BYTES, Point, chains_of, make_grid
 from tilewright.kernels.cuda.gemm.mainloop import k_range as reaching
@@ -19,19 +21,19 @@ from tilewright.kernels.cuda.gemm.mainloop.wgmma import WgmmaProduct
 
 
 def test_stages_fill_shared_memory_and_no_more():
-    for scheme in ("plain", "shared", "fp16x3"):
+    for scheme in ("plain", "fp16x3"):
         for tile_m, tile_n in ((64, 64), (64, 128), (128, 64), (128, 128), (128, 256), (256, 128)):
             point = Point(tile_m=tile_m, tile_n=tile_n, scheme=scheme)
             used = point.depth_stages * point.stage_bytes * point.resident
             assert used < SHARED_BYTES and point.depth_stages >= 2
             assert point.depth_stages == 8 or used + (point.stage_bytes + 4096) * point.resident > SHARED_BYTES
-    assert Point(tile_m=256, tile_n=128, scheme="shared").stage_bytes == 96 * 1024
+    assert Point(tile_m=256, tile_n=128, scheme="fp16x3").stage_bytes == 96 * 1024
     assert Point(tile_m=128, tile_n=128, scheme="bf16x6", bulk=True).depth_stages == 2
 
 
 def test_registers_of_all_warpgroups_fit_the_file():
     for tile_m, tile_n in ((64, 64), (64, 128), (128, 128), (128, 256), (256, 128)):
-        point = Point(tile_m=tile_m, tile_n=tile_n, scheme="shared")
+        point = Point(tile_m=tile_m, tile_n=tile_n, scheme="fp16x3")
         loading, multiplying = point.registers
         assert 128 * (loading + multiplying * point.groups) * point.resident <= 65536
         sums = tile_m * tile_n // (128 * point.groups) + 64 * point.atom_n // 128
@@ -79,12 +81,11 @@ def test_short_sums_and_few_results_are_promoted_more_often():
         assert point.settled(k=k, results=results).interval == interval
     assert Point(interval=64, scheme="fp16x3", tile_n=128).settled(k=32, results=1).interval == 64
     assert Point().settled(k=32, results=1).interval == DEPTH, "what is not split has nothing to promote"
-    for scheme in ("shared", "fp16x3"):
-        for interval in (64, 32, 16):
-            chains = chains_of(Point(scheme=scheme, tile_n=128, interval=interval))
-            taken = [(pair, block) for c in chains for pair in c.products for block in c.blocks]
-            assert sorted(taken) == [(pair, b) for pair in ((0, 0), (0, 1), (1, 0)) for b in range(4)]
-            assert len(chains) == 64 // interval + (scheme == "fp16x3")
+    for interval in (64, 32, 16):
+        chains = chains_of(Point(scheme="fp16x3", tile_n=128, interval=interval))
+        taken = [(pair, block) for c in chains for pair in c.products for block in c.blocks]
+        assert sorted(taken) == [(pair, b) for pair in ((0, 0), (0, 1), (1, 0)) for b in range(4)]
+        assert len(chains) == 64 // interval + 1
     chains = chains_of(Point(scheme="bf16x6", tile_n=128, interval=32))
     six = [(0, 2), (1, 1), (2, 0), (0, 1), (1, 0), (0, 0)]
     assert [(list(c.products), c.shift, list(c.blocks)) for c in chains] == [(six, 0, [0, 1]), (six, 0, [2, 3])]
@@ -154,19 +155,23 @@ def test_skinny_ctas_are_as_many_to_a_multiprocessor_as_their_stages_leave_room_
     assert Point(tile_m=128, tile_n=64, cluster_m=1, small_m=True, stages=2).resident == 2, "of two warpgroups"
 
 
-class Recorded(Gemm):
-    """A Gemm that notes what it would launch."""
+class RecordedKernels(GemmKernels):
+    """Kernels that note what a product would launch."""
 
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+    def __post_init__(self):
+        super().__post_init__()
         self.launched = []
         self.planned = 0
 
-    def product(self, *args, **kwargs):
+    def product(self, variant):
         self.planned += 1
         return lambda *given: self.launched.append(
             [(t.shape, t.stride(), t.data_ptr()) if isinstance(t, torch.Tensor) else t for t in given]
         )
+
+
+class Recorded(Gemm):
+    kernels_of = RecordedKernels
 
 
 def add(product, bias, residual):
@@ -179,23 +184,24 @@ def test_a_layout_is_planned_once_and_the_second_call_launches_the_same(turned):
     point = Point(tile_m=64, tile_n=16, cluster_m=1, small_m=True, split_k=2)
     epilogue = Epilogue(function=add, names=("bias", "residual"), dtypes=("bf16", "bf16"), batched=True)
     gemm = Recorded(point, "bf16", epilogue, swap_ab=turned)
+    kernels = gemm.kernels
     a, w = torch.empty(3, 24, 136).bfloat16(), torch.empty(3, 40, 136).bfloat16()
     bias, residual = torch.empty(40).bfloat16(), torch.empty(3, 24, 40).bfloat16()
     sets = [(a, w.mT, bias, residual), (a[0], w[0].t(), bias, residual[0]), (a[:, :8], w.mT, bias, residual[:, :1]),
             (w[1], a[1].t(), bias[:24], residual[2].t())]  # fmt: skip
     for known, given in enumerate(sets):
         results = [gemm(*given) for _ in range(3)]
-        assert gemm.planned == known + 1 and len({(r.shape, r.stride()) for r in results}) == 1
-        first, *others = [[t for i, t in enumerate(call) if i != 2] for call in gemm.launched[-3:]]
+        assert kernels.planned == known + 1 and len({(r.shape, r.stride()) for r in results}) == 1
+        first, *others = [[t for i, t in enumerate(call) if i != 2] for call in kernels.launched[-3:]]
         assert first == others[0] == others[1], "all but C lie where they lay"
-        assert [call[2][:2] for call in gemm.launched[-3:]] == [gemm.launched[-1][2][:2]] * 3
-        assert results[2].data_ptr() == gemm.launched[-1][2][2]
+        assert [call[2][:2] for call in kernels.launched[-3:]] == [kernels.launched[-1][2][:2]] * 3
+        assert results[2].data_ptr() == kernels.launched[-1][2][2]
     off = torch.empty(3 * 24 * 136 + 1).bfloat16()[1:].view(3, 24, 136)
     for value in (1.0, 2.0):
         off.fill_(value)
         gemm(off, w.mT, bias, residual)
-    assert gemm.planned == len(sets) + 1
-    copies = [call[1 if turned else 0][2] for call in gemm.launched[-2:]]
+    assert kernels.planned == len(sets) + 1
+    copies = [call[1 if turned else 0][2] for call in kernels.launched[-2:]]
     assert off.data_ptr() not in copies, "what TMA can't read is copied"
     with pytest.raises(ValueError, match="takes"):
         gemm(a, w.mT, bias.float(), residual)
@@ -207,10 +213,11 @@ def test_clusters_are_as_many_as_are_resident_or_needed():
     assert make_grid(Point(cluster_m=1), 300, 300, 64, processors=132).clusters == 6
 
 
-def test_every_tile_of_every_layer_has_its_turn_once_and_neighbours_share_columns():
+def test_every_tile_of_every_layer_has_its_turn_once_and_neighbours_share_columns(monkeypatch):
     for band in (1, 4, 8, 16):
+        monkeypatch.setattr(banded, "BAND", band)
         for rows, columns, layers in ((1, 1, 1), (5, 3, 2), (16, 16, 1), (17, 9, 3), (8, 1, 4)):
-            product = SimpleNamespace(point=Point(band=band), band=None, reach=None)
+            product = SimpleNamespace(point=Point(), band=None, reach=None)
             turns = range(rows * columns * layers)
             seen = [tuple(int(v) for v in WgmmaProduct._place(product, work, rows, columns)) for work in turns]
             assert sorted(seen) == [(r, c, y) for r in range(rows) for c in range(columns) for y in range(layers)]
@@ -284,9 +291,10 @@ def test_a_tile_takes_the_steps_in_which_both_factors_have_elements(zeros):
 
 @pytest.mark.usefixtures("reach_on_the_host")
 @pytest.mark.parametrize("zeros", ZEROS, ids=str)
-def test_every_tile_has_its_turn_once_where_lengths_differ(zeros):
+def test_every_tile_has_its_turn_once_where_lengths_differ(zeros, monkeypatch):
     for band, stride in ((8, 5), (4, 132), (1, 7)):
-        point = Point(tile_m=64, tile_n=64, cluster_m=1, band=band)
+        monkeypatch.setattr(banded, "BAND", band)
+        point = Point(tile_m=64, tile_n=64, cluster_m=1)
         reach = reaching.KRange(point, zeros)
         product = SimpleNamespace(point=point, band=None, reach=reach)
         for rows, columns, layers in ((1, 1, 1), (5, 3, 2), (16, 16, 1), (17, 9, 3)):

@@ -40,14 +40,14 @@ def on_the_host(monkeypatch):
     monkeypatch.setattr(pair, "_larger", larger)
 
 
-def parts(row, shift, *, planes=2):
+def parts(row, *, planes=2):
     """The planes and the exponent of a row as one thread has it."""
     quads = [[Float32(v) for v in row[at : at + 4]] for at in range(0, len(row), 4)]
     seen = pair.SeenMagnitudes(1)
     seen.look(quads)
     exponent = pair.exponent_of(seen.most[0])
     scales = [pair.Scale(exponent, least=pair.LEAST if planes == 3 else pair.TINY)] * 4
-    words = [pair.split_quad(quad, scales, seen.odd[0], shift, planes=planes) for quad in quads]
+    words = [pair.split_quad(quad, scales, seen.odd[0], planes=planes) for quad in quads]
     kind = torch.bfloat16 if planes == 3 else torch.float16
     found = [torch.tensor([w.value for quad in words for w in quad[p]], dtype=torch.int32) for p in range(planes)]
     return *(words.view(kind).double() for words in found), int(exponent.value)
@@ -72,13 +72,11 @@ def rows():
     }
 
 
-@pytest.mark.parametrize("scheme", ["shared", "fp16x3"])
 @pytest.mark.parametrize("kind", list(rows()))
-def test_a_row_is_split_as_the_model_has_it(kind, scheme):
+def test_a_row_is_split_as_the_model_has_it(kind):
     row = rows()[kind]
-    shift = model.SHIFT[scheme]
-    hi, lo, exponent = parts(row.numpy(), shift)
-    wanted_hi, wanted_lo, wanted = model.split(row[None], shift)
+    hi, lo, exponent = parts(row.numpy())
+    wanted_hi, wanted_lo, wanted = model.split(row[None], model.SHIFT["fp16x3"])
     assert exponent == int(wanted[0])
     torch.testing.assert_close(hi, wanted_hi[0], rtol=0, atol=0, equal_nan=True)
     torch.testing.assert_close(lo, wanted_lo[0], rtol=0, atol=0, equal_nan=True)
@@ -89,7 +87,7 @@ def test_a_row_is_split_as_the_model_has_it(kind, scheme):
 def test_three_planes_are_the_row_itself(kind):
     """As the model has them; their sum is every element, where it lies within 2^117 of the largest."""
     row = rows()[kind]
-    *found, exponent = parts(row.numpy(), 0, planes=3)
+    *found, exponent = parts(row.numpy(), planes=3)
     *wanted, of_row = model.split_wide(row[None])
     assert exponent == int(of_row[0])
     for plane, same in zip(found, wanted, strict=True):
@@ -156,8 +154,8 @@ def test_who_lies_across_k_is_written_once_whole_and_under_its_rows_exponents(
     monkeypatch.setattr(split, "_Others", lambda shared, cluster, thread: None)
     lane = np.arange(split.ACROSS) % (split.STRIP // 4)
     monkeypatch.setattr(split.Split, "_highest_of_strip", lambda self, *given: [lane * 4 + e for e in range(4)])
-    made = split.Split.for_chunk(major="r", wide=rows % 4 == 0, chunk=end - begin, shift=11, crossed=crossed)
-    for block in range(-(-rows // split.STRIP) * made.cluster):
+    made = split.Split(split.SplitPlan.for_chunk(major="r", wide=rows % 4 == 0, chunk=end - begin, crossed=crossed))
+    for block in range(-(-rows // split.STRIP) * made.plan.cluster):
         chunk = SimpleNamespace(thread=np.arange(split.ACROSS), block=block, batch=0, rows=rows, begin=begin, end=end,
                                 note=lambda row, exponent: None)  # fmt: skip
         made.rows_across(chunk, x, None)

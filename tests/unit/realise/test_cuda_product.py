@@ -597,7 +597,7 @@ def test_a_triangle_and_a_mask_on_its_way_in_compile(tmp_path: Path) -> None:
     assert [len(p.product.prologues) for p in programs if p.product] == [0, 1]
     for number, program in enumerate(programs):
         module = load_fused(program, tmp_path, name=f"fused_{number}")
-        assert module._FUSED.gemm.zeros == ((None, 0), (None, None))
+        assert module._FUSED.gemm.kernels.zeros == ((None, 0), (None, None))
         assert module.run(*(meta(*o.shape) for o in program.operands))[0].shape == (512, 512)
 
 
@@ -658,7 +658,7 @@ def test_what_is_kept_takes_what_the_same_takes_that_is_compiled_for_this_alone(
         alone = fused.demand(132)
         fused.prepare(None)
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(type(fused.gemm), "compiled", lambda *a, **k: pytest.fail("it compiles again"))
+            patched.setattr(type(fused.gemm.kernels), "compile", lambda *a, **k: pytest.fail("it compiles again"))
             assert fused.demand(132) == alone
 
 

@@ -166,7 +166,7 @@ def test_it_compiles_for_hopper(
         demand = module._FUSED.demand(132)
         assert demand["local_bytes"] == 0 and demand["shared_bytes"] <= 227 * 1024 // 2
     other = "16x128" if function is from_the_left else "128x16"
-    for wrong, why in (({"sum": "kernel", "tile": "128x128"}, "small-M"), ({"tile": other}, "long side")):
+    for wrong, why in (({"sum": "kernel", "tile": "128x128"}, "is a small-M one"), ({"tile": other}, "long side")):
         with pytest.raises(ValueError, match=why):
             module.configure(**wrong)
 

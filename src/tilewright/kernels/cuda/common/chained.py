@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..rows.launch import ALIGNED, Fused
+from ..rows.kernels import ALIGNED
+from ..rows.launch import Fused
 from ..rows.plan import Gpu
 
 _LEADS = ("spec", "knobs", "configure", "plan", "compile", "kept", "demand")

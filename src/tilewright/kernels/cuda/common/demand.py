@@ -21,7 +21,8 @@ from math import prod
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..rows.launch import ALIGNED, Fused
+from ..rows.kernels import ALIGNED
+from ..rows.launch import Fused
 from ..rows.plan import WARP, Gpu, Plan
 from ..rows.ranking import queue_keys
 from .cubin import cubin_of, taken

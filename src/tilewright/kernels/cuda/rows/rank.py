@@ -37,6 +37,11 @@ class Lists:
         return cute.make_tensor(base + start, cute.make_layout((self.cells,)))
 
 
+def _place_of(cta: Cta, block: Block, cells: list[tuple[int, int]], i: int) -> Any:
+    """The position of the element in the i-th of these cells, (step, lane)."""
+    return cta._position(POSITION, block, *cells[i])
+
+
 class RankCta(Cta):
     """Sweeps as ever; then the launch after them ranks, and one more, where rows are split, merges."""
 
@@ -92,15 +97,12 @@ class RankCta(Cta):
                 masks = [(block.valid[u], j) for u, j in cells]
                 valid = None if masks[0][0] is None else [mask[j] for mask, j in masks if mask is not None]
                 values = [self.order.prepare(results[u][j][0]) for u, j in cells]
-                found.offer(values, valid, partial(self._place_of, block, cells))
+                found.offer(values, valid, partial(_place_of, self, block, cells))
 
         self._walk(len(self.spec.sweeps), body)
         found.finish()
         self._join_warps(found)
         return found
-
-    def _place_of(self, block: Block, cells: list[tuple[int, int]], i: int) -> Any:
-        return self._position(POSITION, block, *cells[i])
 
     def _join_warps(self, found: WarpRank) -> None:
         """Halves the warps that hold something, until it is the first of each row."""
@@ -109,7 +111,7 @@ class RankCta(Cta):
             found.publish()
             cute.arch.sync_threads()
             there = self._queue(self.warp + others)
-            when(self.member < others * WARP, lambda there=there: self._merge(found, there))
+            when(self.member < others * WARP, lambda there=there: found.merge(self._reversed(there)))
             cute.arch.sync_threads()
             others //= 2
 
@@ -117,9 +119,6 @@ class RankCta(Cta):
         """A list's registers, the least first."""
         last = depth_of(self.rank.count) * WARP - 1
         return [cells[last - r * WARP - cute.arch.lane_idx()] for r in range(depth_of(self.rank.count))]
-
-    def _merge(self, found: WarpRank, cells: Any) -> None:
-        found.merge(self._reversed(cells))
 
     # ---- split rows ------------------------------------------------------------------------------------------------
 

@@ -108,7 +108,7 @@ class Reducer:
     def block(self, values: list[Value], valid: list[Value] | None, positions: list[Value]) -> State:
         """The state of these values; those that are not valid count for nothing."""
         if self.op == "moments":
-            return self._block_moments(values, valid)
+            return _block_moments(values, valid)
         if self.op == "softmax_stats":
             return self.exponentials(values, valid, decay)[0]
         identity = self.identity()
@@ -127,17 +127,6 @@ class Reducer:
         terms = _masked([exp(v - shift) for v in values], valid, Float32(0.0))
         return (highest, tree(terms, _add)), terms
 
-    def _block_moments(self, values: list[Value], valid: list[Value] | None) -> State:
-        zero, one = Float32(0.0), Float32(1.0)
-        if valid is None:
-            count, inverse = Float32(float(len(values))), Float32(1.0 / len(values))
-        else:
-            count = tree([m.select(ok, one, zero) for ok in valid], _add)
-            inverse = one / m.select(count > zero, count, one)
-        mean = tree(_masked(values, valid, zero), _add) * inverse
-        squares = [(v - mean) * (v - mean) for v in values]
-        return (count, mean, tree(_masked(squares, valid, zero), _add))
-
     def _join(self, a: Value, b: Value) -> Value:
         if self.op in ("sum",):
             return a + b
@@ -155,7 +144,7 @@ class Reducer:
             shift = finite_shift(highest)
             return (highest, a[1] * rescale(a[0] - shift) + b[1] * rescale(b[0] - shift))
         if self.needs_positions:
-            return self._merge_places(a, b)
+            return _merge_places(self, a, b)
         return (self._join(a[0], b[0]),)
 
     def merge_all(self, states: list[State]) -> State:
@@ -167,17 +156,6 @@ class Reducer:
         shift = finite_shift(highest)
         return (highest, tree([s[1] * rescale(s[0] - shift) for s in states], _add))
 
-    def _merge_places(self, a: State, b: State) -> State:
-        """NaN wins, then the extremum, then the first position."""
-        beyond = b[0] > a[0] if self.op == "argmax" else b[0] < a[0]
-        same = b[0] == a[0]
-        if self.held == "f32":
-            a_nan, b_nan = a[0] != a[0], b[0] != b[0]
-            beyond = m.either(beyond, m.both(b_nan, m.negated(a_nan)))
-            same = m.either(same, m.both(b_nan, a_nan))
-        take = m.either(beyond, m.both(same, b[1] < a[1]))
-        return (m.select(take, b[0], a[0]), m.select(take, b[1], a[1]))
-
     def results(self, state: State) -> tuple[Value, ...]:
         """The reduction's results, as values of its dtype."""
         if self.op == "moments":
@@ -187,6 +165,30 @@ class Reducer:
         if self.needs_positions:
             return (m.cast(state[1], self.dtype),)
         return (m.cast(state[0], self.dtype),)
+
+
+def _block_moments(values: list[Value], valid: list[Value] | None) -> State:
+    zero, one = Float32(0.0), Float32(1.0)
+    if valid is None:
+        count, inverse = Float32(float(len(values))), Float32(1.0 / len(values))
+    else:
+        count = tree([m.select(ok, one, zero) for ok in valid], _add)
+        inverse = one / m.select(count > zero, count, one)
+    mean = tree(_masked(values, valid, zero), _add) * inverse
+    squares = [(v - mean) * (v - mean) for v in values]
+    return (count, mean, tree(_masked(squares, valid, zero), _add))
+
+
+def _merge_places(reducer: Reducer, a: State, b: State) -> State:
+    """NaN wins, then the extremum, then the first position."""
+    beyond = b[0] > a[0] if reducer.op == "argmax" else b[0] < a[0]
+    same = b[0] == a[0]
+    if reducer.held == "f32":
+        a_nan, b_nan = a[0] != a[0], b[0] != b[0]
+        beyond = m.either(beyond, m.both(b_nan, m.negated(a_nan)))
+        same = m.either(same, m.both(b_nan, a_nan))
+    take = m.either(beyond, m.both(same, b[1] < a[1]))
+    return (m.select(take, b[0], a[0]), m.select(take, b[1], a[1]))
 
 
 def decay(x: Value) -> Value:

@@ -28,8 +28,8 @@ from .reducers import tree
 from .scanners import Scanner, State
 
 
-class ScanCta(Cta):
-    """Goes once over this CTA's chunk and writes the element-level outputs; the first launch of two, its total."""
+class ScanLevels(Cta):
+    """A block's elements in the order of the scan, and what precedes each of them."""
 
     def _allocate(self) -> None:
         """Two boards in turn, so that a block needs one barrier."""
@@ -43,102 +43,8 @@ class ScanCta(Cta):
         self.board_cells = 0 if alone else parts
         self.board = None if alone else Board(self.allocator, self.scanner, 2 * parts)
 
-    def run(self) -> None:
-        self._load_rows()
-        self._compute_rows(self.spec.head)
-        if self.stage == 0:
-            self._scatter(0, [self._total()])
-            return
-        carry = self._begin()
-
-        def body(turn: Any, here: Block, fragments: dict[str, list[Any]]) -> None:
-            found = self._running(here, fragments, carry, turn)
-            for name, dtype, parts in zip(self.scan.results, self._result_dtypes(), found, strict=True):
-                self.dtypes[name] = dtype
-                fragments[name] = parts
-            self._write(here, fragments)
-
-        self._over_blocks((*reads(self.scan.elements), *reads(self.final)), body)
-
-    def _result_dtypes(self) -> tuple[str, ...]:
-        return (self.scan.dtype, *("i64" for _ in self.scan.results[1:]))
-
-    def _over_blocks(self, wanted: tuple[str, ...], body: Callable[[Any, Block, dict[str, list[Any]]], None]) -> None:
-        """body(turn, block, fragments of these operands) for this chunk's blocks; loads run one block ahead."""
-        known = {o.name for o in self.spec.aligned_operands}
-        names = [n for n in dict.fromkeys(wanted) if n in known and n not in self.rows[0]]
-        blocks = self._turns()
-        ahead = self._load(self._steps(Int32(0), blocks), names)
-
-        def step(turn: Any) -> None:
-            here = self._steps(turn, blocks)
-            fragments = {name: [_copy(part) for part in parts] for name, parts in ahead.items()}
-            coming = turn + 1  # past a row's end this is one element; past a chunk's it would be the next chunk
-            coming = cutlass.min(coming, blocks - 1) if self.plan.chunks > 1 else coming
-            for name, parts in self._load(self._steps(coming, blocks), names).items():
-                for old, new in zip(ahead[name], parts, strict=True):
-                    old.store(new.load())
-            body(turn, here, fragments)
-
-        loop(Int32(0), blocks, step)
-
-    def _turns(self) -> Any:
-        """Blocks of this chunk."""
-        return cutlass.min(Int32(self.plan.blocks) - self._first_block(), Int32(self.plan.blocks_per_chunk))
-
     def _first_block(self) -> Any:
         return self.chunk * self.plan.blocks_per_chunk
-
-    def _total(self) -> Held:
-        """All of this chunk merged; threads meet at each block only where the order matters."""
-        total = Held(self.scanner, len(self.rows))
-
-        def in_order(turn: Any, here: Block, fragments: dict[str, list[Any]]) -> None:
-            inputs = self._inputs(here, fragments)
-            for row in range(len(self.rows)):
-                ends = [self._chain(states)[1] for states in self._states(inputs, here, row)]
-                total.merge(row, self._befores(ends, (turn & 1) * self.board_cells, row)[1])
-
-        def in_any(turn: Any, here: Block, fragments: dict[str, list[Any]]) -> None:
-            inputs = self._inputs(here, fragments)
-            for row in range(len(self.rows)):
-                states = [s for step in self._states(inputs, here, row) for s in step]
-                total.merge(row, tree(states, self.scanner.merge))
-
-        self._over_blocks(reads(self.scan.elements), in_order if self.scanner.ordered else in_any)
-        if not self.scanner.ordered:
-            where = {"group": self.group, "member": self.member, "group_threads": self.plan.group_threads}
-            if self.space.front == "row":
-                combine_rows([total], [self.board], **where)
-            else:
-                combine_columns([total], [self.board], groups=self.plan.groups_per_cta, **where)
-        return total
-
-    def _begin(self) -> Held:
-        """What precedes this chunk."""
-        carry = Held(self.scanner, len(self.rows))
-        if self.stage == ALL:
-            return carry
-        space, chunks = self.kernel.workspaces[0][0], self.plan.chunks
-        each = -(-chunks // self.plan.group_threads)
-        mine = Int32(chunks - 1) - self.chunk if self.scan.reverse else self.chunk
-
-        def body(turn: Any) -> None:
-            place = self.member * each + turn  # of a chunk, in the order of the scan
-            nearest = cutlass.min(place, Int32(chunks - 1))
-            nearest = Int32(chunks - 1) - nearest if self.scan.reverse else nearest
-            for row in range(carry.lanes):
-                state = space.get(self.work, nearest, self._row_index() + row)
-                carry.merge(row, select_state(place < mine, state, self.scanner.identity()))
-
-        loop(Int32(0), Int32(each), body)
-        for row in range(carry.lanes):
-            carry[row] = self._befores([carry[row]], Int32(0), row)[1]
-        if self.board is not None:
-            cute.arch.sync_threads()  # the first block writes to the same board
-        return carry
-
-    # ---- elements --------------------------------------------------------------------------------------------------
 
     def _steps(self, turn: Any, blocks: Any) -> Block:
         """The steps of this thread in the chunk's block `turn`, in the order of the scan, clamped into the row."""
@@ -184,41 +90,6 @@ class ScanCta(Cta):
                 states = [select_state(valid[0], s, self.scanner.identity()) for s in states]
             found.append(states)
         return found
-
-    def _running(self, block: Block, fragments: dict[str, list[Any]], carry: Held, turn: Any) -> list[list[Any]]:
-        """The scan's results at these steps, a fragment each; `carry` moves on by the whole block."""
-        kinds = [m.value_type("i32" if dtype == "bool" else dtype) for dtype in self._result_dtypes()]
-        found = [[cute.make_rmem_tensor((self.space.vector,), kind) for _ in block.steps] for kind in kinds]
-        inputs = self._inputs(block, fragments)
-        board = (turn & 1) * self.board_cells
-        for row in range(len(self.rows)):
-            # running[u][i]: the state over the first i elements of step u
-            running: list[list[State]] = []
-            for states in self._states(inputs, block, row):
-                starts, end = self._chain(states)
-                running.append([*starts, end])
-            befores, total = self._befores([chain[-1] for chain in running], board, row)
-            for u, (chain, before) in enumerate(zip(running, befores, strict=True)):
-                before = self.scanner.merge(carry[row], before)
-                for i, lane in enumerate(self._order(row)):
-                    if self.scan.exclusive:
-                        state = self.scanner.merge(before, chain[i]) if i else before
-                    else:
-                        state = self.scanner.merge(before, chain[i + 1])
-                    for parts, value in zip(found, self.scanner.results(state), strict=True):
-                        parts[u][lane] = value
-            carry.merge(row, total)
-        return found
-
-    def _write(self, block: Block, fragments: dict[str, list[Any]]) -> None:
-        dtypes = {o.name: o.dtype for o in self.spec.outputs}
-        for u, step in enumerate(block.steps):
-            results = self._step(block, self.final, fragments, u)
-            for number, name in enumerate(self.spec.element_outputs):
-                values = [m.stored(lane[number], dtypes[name]) for lane in results]
-                self._write_step(f"out_{name}", block, u, step, values)
-
-    # ---- what precedes ---------------------------------------------------------------------------------------------
 
     def _befores(self, totals: list[State], board: Any, row: int) -> tuple[list[State], State]:
         """For totals of this thread's steps: what precedes each of them in the block, and the block's total."""
@@ -273,6 +144,128 @@ class ScanCta(Cta):
         merge, nothing = self.scanner.merge, self.scanner.identity()
         before = tree([select_state(self.member > i, part, nothing) for i, part in enumerate(parts)], merge)
         return [before if i == 0 else merge(before, s) for i, s in enumerate(starts)], tree(parts, merge)
+
+
+class ScanCta(ScanLevels):
+    """Goes once over this CTA's chunk and writes the element-level outputs; the first launch of two, its total."""
+
+    def run(self) -> None:
+        self._load_rows()
+        self._compute_rows(self.spec.head)
+        if self.stage == 0:
+            self._scatter(0, [self._total()])
+            return
+        carry = self._begin()
+
+        def body(turn: Any, here: Block, fragments: dict[str, list[Any]]) -> None:
+            found = self._running(here, fragments, carry, turn)
+            for name, dtype, parts in zip(self.scan.results, self._result_dtypes(), found, strict=True):
+                self.dtypes[name] = dtype
+                fragments[name] = parts
+            for u in range(len(here.steps)):
+                self._write_results(here, u, self._step(here, self.final, fragments, u))
+
+        self._over_blocks((*reads(self.scan.elements), *reads(self.final)), body)
+
+    def _result_dtypes(self) -> tuple[str, ...]:
+        return (self.scan.dtype, *("i64" for _ in self.scan.results[1:]))
+
+    def _over_blocks(self, wanted: tuple[str, ...], body: Callable[[Any, Block, dict[str, list[Any]]], None]) -> None:
+        """body(turn, block, fragments of these operands) for this chunk's blocks; loads run one block ahead."""
+        known = {o.name for o in self.spec.aligned_operands}
+        names = [n for n in dict.fromkeys(wanted) if n in known and n not in self.rows[0]]
+        blocks = self._turns()
+        ahead = self._load(self._steps(Int32(0), blocks), names)
+
+        def step(turn: Any) -> None:
+            here = self._steps(turn, blocks)
+            fragments = {name: [_copy(part) for part in parts] for name, parts in ahead.items()}
+            coming = turn + 1  # past a row's end this is one element; past a chunk's it would be the next chunk
+            coming = cutlass.min(coming, blocks - 1) if self.plan.chunks > 1 else coming
+            for name, parts in self._load(self._steps(coming, blocks), names).items():
+                for old, new in zip(ahead[name], parts, strict=True):
+                    old.store(new.load())
+            body(turn, here, fragments)
+
+        loop(Int32(0), blocks, step)
+
+    def _turns(self) -> Any:
+        """Blocks of this chunk."""
+        return cutlass.min(Int32(self.plan.blocks) - self._first_block(), Int32(self.plan.blocks_per_chunk))
+
+    def _total(self) -> Held:
+        """All of this chunk merged; threads meet at each block only where the order matters."""
+        total = Held(self.scanner, len(self.rows))
+
+        def in_order(turn: Any, here: Block, fragments: dict[str, list[Any]]) -> None:
+            inputs = self._inputs(here, fragments)
+            for row in range(len(self.rows)):
+                ends = [self._chain(states)[1] for states in self._states(inputs, here, row)]
+                total.merge(row, self._befores(ends, (turn & 1) * self.board_cells, row)[1])
+
+        def in_any(turn: Any, here: Block, fragments: dict[str, list[Any]]) -> None:
+            inputs = self._inputs(here, fragments)
+            for row in range(len(self.rows)):
+                states = [s for step in self._states(inputs, here, row) for s in step]
+                total.merge(row, tree(states, self.scanner.merge))
+
+        self._over_blocks(reads(self.scan.elements), in_order if self.scanner.ordered else in_any)
+        if not self.scanner.ordered:
+            where = {"group": self.group, "member": self.member, "group_threads": self.plan.group_threads}
+            if self.space.front == "row":
+                combine_rows([total], [self.board], **where)
+            else:
+                combine_columns([total], [self.board], groups=self.plan.groups_per_cta, **where)
+        return total
+
+    def _begin(self) -> Held:
+        """What precedes this chunk."""
+        carry = Held(self.scanner, len(self.rows))
+        if self.stage == ALL:
+            return carry
+        space, chunks = self.kernel.workspaces[0][0], self.plan.chunks
+        each = -(-chunks // self.plan.group_threads)
+        mine = Int32(chunks - 1) - self.chunk if self.scan.reverse else self.chunk
+
+        def body(turn: Any) -> None:
+            place = self.member * each + turn  # of a chunk, in the order of the scan
+            nearest = cutlass.min(place, Int32(chunks - 1))
+            nearest = Int32(chunks - 1) - nearest if self.scan.reverse else nearest
+            for row in range(carry.lanes):
+                state = space.get(self.work, nearest, self._row_index() + row)
+                carry.merge(row, select_state(place < mine, state, self.scanner.identity()))
+
+        loop(Int32(0), Int32(each), body)
+        for row in range(carry.lanes):
+            carry[row] = self._befores([carry[row]], Int32(0), row)[1]
+        if self.board is not None:
+            cute.arch.sync_threads()  # the first block writes to the same board
+        return carry
+
+    def _running(self, block: Block, fragments: dict[str, list[Any]], carry: Held, turn: Any) -> list[list[Any]]:
+        """The scan's results at these steps, a fragment each; `carry` moves on by the whole block."""
+        kinds = [m.value_type("i32" if dtype == "bool" else dtype) for dtype in self._result_dtypes()]
+        found = [[cute.make_rmem_tensor((self.space.vector,), kind) for _ in block.steps] for kind in kinds]
+        inputs = self._inputs(block, fragments)
+        board = (turn & 1) * self.board_cells
+        for row in range(len(self.rows)):
+            # running[u][i]: the state over the first i elements of step u
+            running: list[list[State]] = []
+            for states in self._states(inputs, block, row):
+                starts, end = self._chain(states)
+                running.append([*starts, end])
+            befores, total = self._befores([chain[-1] for chain in running], board, row)
+            for u, (chain, before) in enumerate(zip(running, befores, strict=True)):
+                before = self.scanner.merge(carry[row], before)
+                for i, lane in enumerate(self._order(row)):
+                    if self.scan.exclusive:
+                        state = self.scanner.merge(before, chain[i]) if i else before
+                    else:
+                        state = self.scanner.merge(before, chain[i + 1])
+                    for parts, value in zip(found, self.scanner.results(state), strict=True):
+                        parts[u][lane] = value
+            carry.merge(row, total)
+        return found
 
 
 def _shuffled(shuffle: Callable[..., Any], state: State, by: Any) -> State:

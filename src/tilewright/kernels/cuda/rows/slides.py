@@ -26,6 +26,7 @@ from ..common.control import when
 from ..common.spec import reads
 from .combine import Held
 from .cta import Cta
+from .cta_rows import called
 from .reducers import Reducer, tree
 from .sliding import SlidingAxis, slid
 
@@ -70,8 +71,21 @@ class Columns:
         return self._known[rows]
 
 
-class SlideCta(Cta):
-    """`slide.lines` lines, each by `slide.vectors` threads."""
+def _vector(pointer: Any, offset: Any, lanes: int) -> Any:
+    place = cute.assume(offset, divby=lanes) if lanes > 1 else offset
+    return cute.make_tensor(pointer + place, cute.make_layout((lanes,)))
+
+
+def _both(one: Any, other: Any) -> Any:
+    if one is None or other is None:
+        return other if one is None else one
+    return m.both(one, other)
+
+
+class SlideReads(Cta):
+    """What a thread reads of the tensor: vectors of its columns' rows, of all planes of a window."""
+
+    wanted: list[str]  # views whose values results need
 
     def _place(self) -> None:
         found = slid(self.spec)
@@ -110,6 +124,101 @@ class SlideCta(Cta):
         layout = cute.make_layout((2 * self.slide.lines * self.slide.cells,))
         self.shared = self.allocator.allocate_tensor(Float32, layout, byte_alignment=16)
 
+    def _rows(self, step: int) -> tuple[int, ...]:
+        """Of one step's windows, counted from the walk's first."""
+        down = self.axes[-2]
+        return tuple(step * down.apart + i * down.step for i in range(down.steps))
+
+    def _find(self) -> None:
+        """Where the walk begins: its planes, row and column."""
+        *outer, down, along = self.axes
+        source, slide = self.source, self.slide
+        self.planes: list[tuple[Any, Any]] = []
+        firsts = [self._index(axis) * axis.apart + axis.start for axis in outer]
+        for steps in product(*(range(axis.steps) for axis in outer)):
+            offset, inside = source.kind(0), None
+            for axis, first, step, stride in zip(outer, firsts, steps, source.strides[:-2], strict=True):
+                place = first + step * axis.step
+                inside = _both(inside, self._within(axis, place))
+                offset = offset + source.kind(place) * source.kind(stride)
+            self.planes.append((offset, inside))
+        self.top = self.row * down.apart + down.start
+        self.first_row = Int32(0)  # of results, counted from the walk's least
+        if self.sign is not None:
+            up = self.sign < 0
+            self.top = self.top + m.select(Boolean(up), Int32(down.reach(slide.rows) - 1), Int32(0))
+            self.first_row = m.select(Boolean(up), Int32(slide.rows - 1), Int32(0))
+        self.column, self.there = self.quad * slide.vector, None
+        if not slide.whole:
+            self.column = self.start * along.apart + slide.first + self.column
+            self.there = m.both(self.column >= 0, self.column < along.length)
+
+    def _prepare(self, after: set[str]) -> None:
+        """What of the walk's first result all elements share, and where windows lie: of no account (see `Given`)."""
+        names = reads(self.spec.sweeps[0].elements)
+        wanted, self.wanted = self.wanted, [n for n in self.space.views if n in {*names, *after}]
+        self.rows = self._new_rows()
+        self._load_rows()
+        self._compute_rows(self.spec.head)
+        self.shared_by_all = {n: Int32(0) for n in names if n.startswith("index_")} | self.rows[0]
+        self.wanted = wanted
+
+    def _load_rows(self) -> None:
+        """What is wanted of them: of positions, most results need none."""
+        for operand in self.spec.aligned_operands:
+            if operand.name in self.wanted:
+                fragment = self._row_operand(operand.name)
+                for lane, row in enumerate(self.rows):
+                    row[operand.name] = m.cast(fragment[min(lane, cute.size(fragment) - 1)], operand.dtype)
+        for name in self.wanted:
+            for lane, row in enumerate(self.rows) if name.startswith("index_") else ():
+                row[name] = self.at.base[name] + lane * self.space.views[name].lane_stride
+
+    def _index(self, axis: SlidingAxis) -> Any:
+        return Int32(0) if axis.kept is None else Int32(self.at.base[f"index_{axis.kept}"])
+
+    def _within(self, axis: SlidingAxis, place: Any) -> Any:
+        return None if axis.inside else m.both(place >= 0, place < axis.length)
+
+    def _ask(self, row: int) -> list[tuple[Any, Any]]:
+        """The thread's vector of a row, of each plane, and whether it lies inside; nothing is touched outside."""
+        source, down, lanes = self.source, self.axes[-2], self.slide.vector
+        here = _both(self._within(down, self.top + self._signed(row)), self.there)
+        stride = source.kind(source.strides[-2])
+        line = source.kind(self.top) * stride + source.kind(self.column)
+        line = line + source.kind(self._signed(1)) * stride * row
+        found = []
+        for offset, plane in self.planes:
+            inside = _both(plane, here)
+            place = offset + line
+            if inside is not None:
+                place = m.select(Boolean(inside), place, source.kind(0))
+            fragment = cute.make_rmem_tensor((lanes,), source.tensor.element_type)
+            cute.autovec_copy(_vector(source.tensor.iterator, place, lanes), fragment)
+            found.append((fragment, inside))
+        return found
+
+    def _signed(self, step: int) -> Any:
+        return step if self.sign is None else self.sign * step
+
+    def _take(self, columns: Columns, asked: list[tuple[Any, Any]]) -> list[Any]:
+        """One value a column of what was asked for."""
+        planes = []
+        for fragment, inside in asked:
+            values = [m.lane_of(fragment, lane, self.operand.dtype) for lane in range(self.slide.vector)]
+            planes.append([self._element(value, inside) for value in values])
+        return tree(planes, columns.join)  # type: ignore[no-any-return]
+
+    def _element(self, value: Any, inside: Any) -> Any:
+        """What is reduced of it."""
+        given = Given(value, None if inside is None else Boolean(inside), self.operand.dtype)
+        (found,) = called(self.spec.sweeps[0].elements, {**self.shared_by_all, self.operand.name: given})
+        return self.reducer.prepare(found)
+
+
+class SlideCta(SlideReads):
+    """`slide.lines` lines, each by `slide.vectors` threads."""
+
     def run(self) -> None:
         slide, down = self.slide, self.axes[-2]
         if slide.whole and slide.cells != slide.vectors * slide.vector:
@@ -139,99 +248,6 @@ class SlideCta(Cta):
                 self._result(walk, side, now, turn)
         assert set(asked) == {row for step in range(slide.rows) for row in self._rows(step)} and down.steps > 1
 
-    def _rows(self, step: int) -> tuple[int, ...]:
-        """Of one step's windows, counted from the walk's first."""
-        down = self.axes[-2]
-        return tuple(step * down.apart + i * down.step for i in range(down.steps))
-
-    # ---- what is read ----------------------------------------------------------------------------------------------
-
-    def _find(self) -> None:
-        """Where the walk begins: its planes, row and column."""
-        *outer, down, along = self.axes
-        source, slide = self.source, self.slide
-        self.planes: list[tuple[Any, Any]] = []
-        firsts = [self._index(axis) * axis.apart + axis.start for axis in outer]
-        for steps in product(*(range(axis.steps) for axis in outer)):
-            offset, inside = source.kind(0), None
-            for axis, first, step, stride in zip(outer, firsts, steps, source.strides[:-2], strict=True):
-                place = first + step * axis.step
-                inside = self._both(inside, self._within(axis, place))
-                offset = offset + source.kind(place) * source.kind(stride)
-            self.planes.append((offset, inside))
-        self.top = self.row * down.apart + down.start
-        self.first_row = Int32(0)  # of results, counted from the walk's least
-        if self.sign is not None:
-            up = self.sign < 0
-            self.top = self.top + m.select(Boolean(up), Int32(down.reach(slide.rows) - 1), Int32(0))
-            self.first_row = m.select(Boolean(up), Int32(slide.rows - 1), Int32(0))
-        self.column, self.there = self.quad * slide.vector, None
-        if not slide.whole:
-            self.column = self.start * along.apart + slide.first + self.column
-            self.there = m.both(self.column >= 0, self.column < along.length)
-
-    def _prepare(self, after: set[str]) -> None:
-        """What of the walk's first result all elements share, and where windows lie: of no account (see `Given`)."""
-        names = reads(self.spec.sweeps[0].elements)
-        wanted, self.wanted = self.wanted, [n for n in self.space.views if n in {*names, *after}]
-        self.rows = self._new_rows()
-        self._load_rows()
-        self._compute_rows(self.spec.head)
-        self.shared_by_all = {n: Int32(0) for n in names if n.startswith("index_")} | self.rows[0]
-        self.wanted = wanted
-
-    def _index(self, axis: SlidingAxis) -> Any:
-        return Int32(0) if axis.kept is None else Int32(self.at.base[f"index_{axis.kept}"])
-
-    def _within(self, axis: SlidingAxis, place: Any) -> Any:
-        return None if axis.inside else m.both(place >= 0, place < axis.length)
-
-    def _both(self, one: Any, other: Any) -> Any:
-        if one is None or other is None:
-            return other if one is None else one
-        return m.both(one, other)
-
-    def _ask(self, row: int) -> list[tuple[Any, Any]]:
-        """The thread's vector of a row, of each plane, and whether it lies inside; nothing is touched outside."""
-        source, down, lanes = self.source, self.axes[-2], self.slide.vector
-        here = self._both(self._within(down, self.top + self._signed(row)), self.there)
-        stride = source.kind(source.strides[-2])
-        line = source.kind(self.top) * stride + source.kind(self.column)
-        line = line + source.kind(self._signed(1)) * stride * row
-        found = []
-        for offset, plane in self.planes:
-            inside = self._both(plane, here)
-            place = offset + line
-            if inside is not None:
-                place = m.select(Boolean(inside), place, source.kind(0))
-            fragment = cute.make_rmem_tensor((lanes,), source.tensor.element_type)
-            cute.autovec_copy(self._vector(source.tensor.iterator, place, lanes), fragment)
-            found.append((fragment, inside))
-        return found
-
-    def _signed(self, step: int) -> Any:
-        return step if self.sign is None else self.sign * step
-
-    def _take(self, columns: Columns, asked: list[tuple[Any, Any]]) -> list[Any]:
-        """One value a column of what was asked for."""
-        planes = []
-        for fragment, inside in asked:
-            values = [m.lane_of(fragment, lane, self.operand.dtype) for lane in range(self.slide.vector)]
-            planes.append([self._element(value, inside) for value in values])
-        return tree(planes, columns.join)  # type: ignore[no-any-return]
-
-    def _element(self, value: Any, inside: Any) -> Any:
-        """What is reduced of it."""
-        given = Given(value, None if inside is None else Boolean(inside), self.operand.dtype)
-        (found,) = self._call(self.spec.sweeps[0].elements, {**self.shared_by_all, self.operand.name: given})
-        return self.reducer.prepare(found)
-
-    def _vector(self, pointer: Any, offset: Any, lanes: int) -> Any:
-        place = cute.assume(offset, divby=lanes) if lanes > 1 else offset
-        return cute.make_tensor(pointer + place, cute.make_layout((lanes,)))
-
-    # ---- shared memory ---------------------------------------------------------------------------------------------
-
     def _clear(self) -> None:
         """The neutral element everywhere."""
         threads, lanes = self.slide.threads, 4
@@ -241,7 +257,7 @@ class SlideCta(Cta):
         vectors = 2 * self.slide.lines * self.slide.cells // lanes
         for turn in range(-(-vectors // threads)):
             number = self.thread + turn * threads
-            target = self._vector(self.shared.iterator, number * lanes, lanes)
+            target = _vector(self.shared.iterator, number * lanes, lanes)
             if (turn + 1) * threads <= vectors:
                 cute.autovec_copy(neutral, target)
             else:
@@ -255,9 +271,7 @@ class SlideCta(Cta):
             fragment[lane] = value
         begin = -slide.first if slide.whole else 0
         cell = self.line * slide.cells + self.quad * lanes + (side + begin)
-        cute.autovec_copy(fragment, self._vector(self.shared.iterator, cell, lanes))
-
-    # ---- results ---------------------------------------------------------------------------------------------------
+        cute.autovec_copy(fragment, _vector(self.shared.iterator, cell, lanes))
 
     def _result(self, walk: Addresses, side: int, step: int, turn: int) -> None:
         """A thread's neighbouring results: of row `step` of the walk, and of its lines' results the turn-th part."""
@@ -268,7 +282,7 @@ class SlideCta(Cta):
             lane = cutlass.min(lane, Int32(groups - 1))
         column = self.start // together + lane
         if slide.tiles * slide.outs > along.count:
-            self.alive = self._both(self.alive, column < along.count // together)
+            self.alive = _both(self.alive, column < along.count // together)
             column = cutlass.min(column, Int32(along.count // together - 1))
         begin = along.start - slide.first
         reads = [[begin + i * along.apart + j * along.step for j in range(along.steps)] for i in range(together)]
@@ -284,17 +298,6 @@ class SlideCta(Cta):
         self._finish(0, [held])
         self._write_rows()
 
-    def _load_rows(self) -> None:
-        """What is wanted of them: of positions, most results need none."""
-        for operand in self.spec.aligned_operands:
-            if operand.name in self.wanted:
-                fragment = self._row_operand(operand.name)
-                for lane, row in enumerate(self.rows):
-                    row[operand.name] = m.cast(fragment[min(lane, cute.size(fragment) - 1)], operand.dtype)
-        for name in self.wanted:
-            for lane, row in enumerate(self.rows) if name.startswith("index_") else ():
-                row[name] = self.at.base[name] + lane * self.space.views[name].lane_stride
-
     def _moved(self, name: str, step: int, column: Any) -> Any:
         strides = self.space.views[name].group_strides
         down = self.at.kind(self.first_row) * self.at.kind(strides[-2])
@@ -306,6 +309,6 @@ class SlideCta(Cta):
         wide, found = gcd(4, self.together * self.axes[-1].apart), dict[int, Any]()
         for begin in sorted({place // wide * wide for place in places}):
             fragment = cute.make_rmem_tensor((wide,), Float32)
-            cute.autovec_copy(self._vector(self.shared.iterator, first + begin, wide), fragment)
+            cute.autovec_copy(_vector(self.shared.iterator, first + begin, wide), fragment)
             found |= {begin + i: fragment[i] for i in range(wide)}
         return found

@@ -36,8 +36,12 @@ from .ring import Ring
 PIECES = 4  # of a row, at most: each is merged as soon as it has come
 
 
-class SumsCta(Cta):
-    """`groups_per_cta` parts at once, each a share of the rows in order, row by row."""
+class PassingRows(Cta):
+    """Which rows pass through a group, and how they come: what the next row has by itself, and vectors of a ring."""
+
+    lasting: dict[str, list[Any]]  # of what is the same for all rows
+    coming: dict[str, Any]  # of the next row
+    first_step: int
 
     def _place(self) -> None:
         super()._place()
@@ -60,25 +64,6 @@ class SumsCta(Cta):
         names = passing_operands(self.spec, self.space)
         return Ring(self.plan, names=names, dtypes=self.dtypes, allocator=allocator, thread=thread)
 
-    def run(self) -> None:
-        vector = self.space.vector
-        self.totals = {n: cute.make_rmem_tensor((self.plan.unroll * vector,), Float32) for n in self.spec.sums}
-        for total in self.totals.values():
-            total.fill(0.0)
-        if self.exchange is not None:
-            self.exchange.open(self.member)
-        self._request(Int32(0), range(self.plan.slots))
-        self.lasting = self._load_lasting()
-        names = [o.name for o in self.spec.aligned_operands if self.spec.at_row_level(o.shape)]
-        self.coming = {n: self.at.load(n, self.at.base[n]) for n in names}  # of the next row
-        if self.exchange is not None:
-            self.exchange.ready()
-        loop(Int32(0), Int32(self.turns), self._row)
-        self.group_index, self.alive = self.first_row, self.present
-        self.at = self._addresses()
-        for u in range(self.plan.unroll):
-            self._write_totals(u)
-
     def _load_lasting(self) -> dict[str, list[Any]]:
         """What is the same for all rows, read once: a norm's weight would else be a third of what is read of L2."""
         functions = [*(sweep.elements for sweep in self.spec.sweeps), self.spec.final]
@@ -95,37 +80,8 @@ class SumsCta(Cta):
             return self.lasting[name][self.first_step : self.first_step + len(block.steps)]
         return super()._fetch(block, name)
 
-    # ---- rows ------------------------------------------------------------------------------------------------------
-
     def _row_of(self, turn: Any) -> Any:
         return cutlass.min(self.first_row + turn, Int32(self.space.groups - 1))
-
-    def _row(self, turn: Any) -> None:
-        self.turn, self.first_step = turn, 0
-        self.alive = self.present
-        if self.uneven:
-            here = turn < self.count
-            self.alive = here if self.present is None else m.both(self.present, here)
-        self.group_index = self._row_of(turn)
-        self.at = self._addresses()
-        if not self.plan.slots:
-            self.resident.restart(self.at)
-        self.rows = self._new_rows()
-        self._load_rows()
-        self._ask_for_row(turn + 1)
-        self._compute_rows(self.spec.head)
-        for sweep in range(len(self.spec.sweeps)):
-            helds = self._reduce(sweep)
-            if self.exchange is not None:
-                self.exchange.combine(sweep, helds, rank=self.chunk, thread=self.member, turn=turn)
-            self._finish(sweep, helds)
-        self._end()
-
-    def _combine(self, sweep: int, helds: list[Held]) -> None:
-        """On boards of every second row, so that nobody waits until they are free again: who is at the next row but one
-        has met all others after they read this one's."""
-        group = self.group + self.turn % 2 * self.plan.groups_per_cta
-        combine_rows(helds, self.boards[sweep], group=group, member=self.member, group_threads=self.plan.group_threads)
 
     def _row_operand(self, name: str) -> Any:
         return self.coming[name]
@@ -137,8 +93,6 @@ class SumsCta(Cta):
             found = at.load(name, at.base[name])
             for lane in range(cute.size(fragment)):
                 fragment[lane] = found[lane]
-
-    # ---- vectors ---------------------------------------------------------------------------------------------------
 
     def _request(self, turn: Any, numbers: range) -> None:
         """Copy the vectors of these numbers, counted from this turn's first, where there are such rows; a commit group
@@ -168,6 +122,56 @@ class SumsCta(Cta):
         """Whether all of a row's steps are inside."""
         return self.chunks * self.plan.block_steps <= self.space.steps
 
+
+class SumsCta(PassingRows):
+    """`groups_per_cta` parts at once, each a share of the rows in order, row by row."""
+
+    def run(self) -> None:
+        vector = self.space.vector
+        self.totals = {n: cute.make_rmem_tensor((self.plan.unroll * vector,), Float32) for n in self.spec.sums}
+        for total in self.totals.values():
+            total.fill(0.0)
+        if self.exchange is not None:
+            self.exchange.open(self.member)
+        self._request(Int32(0), range(self.plan.slots))
+        self.lasting = self._load_lasting()
+        names = [o.name for o in self.spec.aligned_operands if self.spec.at_row_level(o.shape)]
+        self.coming = {n: self.at.load(n, self.at.base[n]) for n in names}  # of the next row
+        if self.exchange is not None:
+            self.exchange.ready()
+        loop(Int32(0), Int32(self.turns), self._row)
+        self.group_index, self.alive = self.first_row, self.present
+        self.at = self._addresses()
+        for u in range(self.plan.unroll):
+            self._write_totals(u)
+
+    def _row(self, turn: Any) -> None:
+        self.turn, self.first_step = turn, 0
+        self.alive = self.present
+        if self.uneven:
+            here = turn < self.count
+            self.alive = here if self.present is None else m.both(self.present, here)
+        self.group_index = self._row_of(turn)
+        self.at = self._addresses()
+        if not self.plan.slots:
+            self.resident.restart(self.at)
+        self.rows = self._new_rows()
+        self._load_rows()
+        self._ask_for_row(turn + 1)
+        self._compute_rows(self.spec.head)
+        for sweep in range(len(self.spec.sweeps)):
+            helds = self._reduce(sweep)
+            if self.exchange is not None:
+                self.exchange.combine(sweep, helds, rank=self.chunk, thread=self.member, turn=turn)
+            self._finish(sweep, helds)
+        self._end()
+
+    def _combine(self, sweep: int, helds: list[Held]) -> None:
+        """On boards of every second row, so that nobody waits until they are free again: who is at the next row but one
+        has met all others after they read this one's."""
+        group = self.group + self.turn % 2 * self.plan.groups_per_cta
+        combine_rows(helds, self.boards[sweep], group=group, member=self.member, group_threads=self.plan.group_threads)
+
     def _walk(self, sweep: int, body: Callable[[Block], None]) -> None:
         plan = self.plan
         if not plan.slots:
@@ -188,15 +192,12 @@ class SumsCta(Cta):
     def _write_elements(self) -> None:
         spec, final = self.spec, self.spec.final
         assert final is not None
-        dtypes = {o.name: o.dtype for o in spec.outputs}
 
         def body(block: Block) -> None:
             fragments = self._fetch_all(block, final)
-            for u, step in enumerate(block.steps):
+            for u in range(len(block.steps)):
                 results = self._step(block, final, fragments, u)
-                for number, name in enumerate(spec.element_outputs):
-                    values = [m.stored(lane[number], dtypes[name]) for lane in results]
-                    self._write_step(f"out_{name}", block, u, step, values)
+                self._write_results(block, u, results)
                 for number, name in enumerate(spec.sums, len(spec.element_outputs)):
                     self._add(name, self.first_step + u, [lane[number] for lane in results])
 

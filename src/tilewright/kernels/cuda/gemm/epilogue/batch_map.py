@@ -31,9 +31,11 @@ def placed(at: Any, part: Part | None) -> Any:
 
 class BatchMap:
     """Of a product: `parts` of each of its epilogue's operands along its rows, columns and layers; `layers` of the
-    matrices that make it, A's and B's, along its layers. Of a `turned` one rows are the operands' columns."""
+    matrices that make it, A's and B's, along its layers. Of one with `swap_ab` rows are the operands' columns."""
 
-    def __init__(self, names: Sequence[str], parts: Sequence[Parts], layers: Layers, *, swap_ab: bool) -> None:
+    def __init__(
+        self, names: Sequence[str], *, swap_ab: bool, parts: Sequence[Parts] = (), layers: Layers = (None, None)
+    ) -> None:
         self.layers = layers
         own = zip(names, parts, strict=False)
         self.parts = {n: (p[1], p[0], p[2]) if swap_ab else p for n, p in own if any(p)}

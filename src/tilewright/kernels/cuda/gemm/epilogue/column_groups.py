@@ -24,6 +24,7 @@ from ...common.spec import Function, Sweep, reads
 from ...rows.combine import Held, butterfly
 from ...rows.reducers import Reducer, State, tree
 from .epilogue import EpilogueStore
+from .expression import TileAt
 from .register_store import write_pairs
 
 LANES = 4  # of a warp, that share a row of a part
@@ -82,10 +83,10 @@ class ColumnGroupEpilogue(EpilogueStore):
 
     def store(
         self, total: Any, places: Any, c: Any, operands: Sequence[Any], exponents: Sequence[Any], *,
-        corner: tuple[Any, Any, Any], sizes: tuple[Any, Any], smem_store: Any = None,
-        part: tuple[int, int] = (0, 0), block: int = 0,
+        at: TileAt, through: Any = None, block: int = 0,
     ) -> None:  # fmt: skip
         """Write one part of a tile."""
+        corner, sizes = at
         layer, pairs = corner[2], cute.size(total) // 4
         rows = [corner[0] + places[((0, r, 0),)][0] for r in range(2)]
         columns = [corner[1] + places[((0, 0, q),)][1] for q in range(pairs)]
@@ -101,10 +102,10 @@ class ColumnGroupEpilogue(EpilogueStore):
                 numbers = [[(r, q) for q in range(first, first + wide)] for r in range(lead, lead + at_once)]
                 firsts = [[(rows[r], columns[q], layer) for r, q in of_row] for of_row in numbers]
                 seen = [self._seen(operands, self._places(of_row, sizes)) for of_row in firsts]
-                known = [[self._known(total, number, found) for number, found in zip(of_row, at, strict=True)]
-                         for of_row, at in zip(numbers, seen, strict=True)]  # fmt: skip
-                for of_row, at in zip(known, firsts, strict=True):
-                    self._write_groups(c, of_row, at, sizes)
+                known = [[self._known(total, number, found) for number, found in zip(of_row, loaded, strict=True)]
+                         for of_row, loaded in zip(numbers, seen, strict=True)]  # fmt: skip
+                for of_row, places_of_row in zip(known, firsts, strict=True):
+                    self._write_groups(c, of_row, places_of_row, sizes)
 
     def _seen(
         self, operands: Sequence[Any], places: list[list[tuple[Any, Any, Any]]]

@@ -21,6 +21,7 @@ from ...common import math as m
 from ...common.control import when
 from ...rows.reducers import Reducer
 from .epilogue import BLOCK, EpilogueStore
+from .expression import TileAt
 
 WIDTH = 64  # columns of a block
 _PAIRS = WIDTH // 8
@@ -51,10 +52,10 @@ class RowBlockEpilogue(EpilogueStore):
 
     def store(
         self, total: Any, places: Any, c: Any, operands: Sequence[Any], exponents: Sequence[Any], *,
-        corner: tuple[Any, Any, Any], sizes: tuple[Any, Any], smem_store: Any = None,
-        part: tuple[int, int] = (0, 0), block: int = BLOCK,
+        at: TileAt, through: Any = None, block: int = BLOCK,
     ) -> None:  # fmt: skip
         """Write the states of one part of a tile."""
+        corner, sizes = at
         layer, block = corner[2], block if self.names else BLOCK
         pairs = cute.size(total) // 4
         rows = [corner[0] + places[((0, r, 0),)][0] for r in range(2)]
@@ -72,12 +73,12 @@ class RowBlockEpilogue(EpilogueStore):
                 seen |= zip(numbers, self._pairs(total, operands, firsts, sizes, numbers), strict=True)
             positions = [columns[q] + e for q in mine for e in range(2)]
             valid = [position < sizes[1] for position in positions]
-            at = columns[first] // WIDTH
+            place = columns[first] // WIDTH
             for r, row in enumerate(rows):
                 values = [seen[r, q][e] for q in mine for e in range(2)]
                 states = self._states(values, valid, positions)
-                inside = m.both(leads, m.both(row < sizes[0], at < blocks))
-                when(inside, lambda states=states, row=row, at=at: self._put(c, states, (row, at, layer)))
+                inside = m.both(leads, m.both(row < sizes[0], place < blocks))
+                when(inside, lambda states=states, row=row, place=place: self._put(c, states, (row, place, layer)))
 
     def _states(self, values: list[Any], valid: list[Any], positions: list[Any]) -> list[Any]:
         """Of a row's part in this thread and in the three beside it, all components in order."""

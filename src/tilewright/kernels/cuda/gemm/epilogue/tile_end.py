@@ -1,8 +1,8 @@
 """The end of a product's tiles: what is made ready for it while they are multiplied, and how they leave.
 
-one line after the other, two buffers a warpgroup      see `smem_store`
-whole tiles in shared memory                           see `staged`
-by the threads that have the sums                      see `finish`
+one line after the other, two buffers a warpgroup      see `tma_store`
+whole tiles in shared memory                           see `smem_tile`
+by the threads that have the sums                      see `epilogue`
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 from cutlass.cute.nvgpu import cpasync
 
 from ..host.plan import Point
-from .epilogue import EpilogueStore, Gate
+from .epilogue import EpilogueStore, Gate, Through
+from .expression import TileAt
 from .smem_tile import SmemTile, Staging
 from .tma_store import ROWS, TmaStore
 
@@ -59,9 +60,8 @@ class TileEnd:
         return self.finish.beside(self.staged, operands, places[(None, 0, 0)], line=0, corner=corner, sizes=sizes)
 
     def _finish(
-        self, sums: list[Any], places: Any, c: Any, more: list[Any], *, corner: Any, sizes: Any, ahead: Any, phase: Any,
-        span: Any,
-    ) -> None:  # fmt: skip
+        self, sums: list[Any], places: Any, c: Any, more: list[Any], *, at: TileAt, ahead: Any, phase: Any, span: Any
+    ) -> None:
         """Write a tile. `span`: the first and the last step of K that was multiplied."""
         parts_m = self.point.tile_m // (ROWS * self.point.groups)
         spots = [places[(None, i % parts_m, i // parts_m)] for i in range(len(sums))]
@@ -71,12 +71,13 @@ class TileEnd:
         elif self.point.dual:
             sums = [Gate(total) for total in sums]
         if self.staged is not None:
-            self.finish.exchange(sums, spots, self.staged, more, corner=corner, sizes=sizes, ahead=ahead, phase=phase)
+            self.finish.exchange(sums, spots, self.staged, more, at=at, ahead=ahead, phase=phase)
             return
         for part, (total, of_part) in enumerate(zip(sums, spots, strict=True)):
+            through = Through(self.smem_store, (part, part // parts_m)) if self.smem_store is not None else None
             self.finish.store(
-                total, of_part, c, more[self.scales :], more[: self.scales], corner=corner, sizes=sizes,
-                smem_store=self.smem_store, part=(part, part // parts_m), block=self.point.block,
+                total, of_part, c, more[self.scales :], more[: self.scales], at=at, through=through,
+                block=self.point.block,
             )  # fmt: skip
 
     @staticmethod

@@ -80,7 +80,7 @@ class TmaStore:
 
     def put_matrices(self, turn: int, column: int, words: Sequence[Any]) -> None:
         """Pairs of 16 bits as words, both rows of a pair of columns after the other, from this column of a line on: 16
-        columns at a time (stmatrix: see `staged`, of which the order is)."""
+        columns at a time (stmatrix: see `smem_tile`, of which the order is)."""
         warp, lane = cute.arch.warp_idx() % 4, cute.arch.lane_idx()
         row, second = warp * 16 + (lane & 15), lane >> 4
         swizzled = row // self._rows_each % (self.line_bytes // 16)

@@ -18,6 +18,7 @@ from cutlass.cutlass_dsl import T
 from ...common import math as m
 from ...common.control import when
 from ..epilogue.epilogue import power_of_two
+from ..host.plan import RESIDUAL_SHIFT
 
 QUAD = 4  # elements of one access
 TOP = 14  # the exponent of a row's largest element, scaled
@@ -43,14 +44,14 @@ def exponent_of(bits: Any) -> Int32:
     return m.select(bits == Int32(0), Int32(0), Int32(TOP + 127) - low)
 
 
-def split_one(x: Any, y: Any, shift: int) -> tuple[Any, Any]:
+def split_one(x: Any, y: Any) -> tuple[Any, Any]:
     """(hi, lo) of one element of any kind; y is x, scaled."""
     bits = magnitude(x)
     near = y.to(Float16)
     lost = m.both(bits != Int32(0), near.to(Float32) == Float32(0.0))
     tiny = m.select(x < Float32(0.0), Float32(-TINY), Float32(TINY))
     hi = m.select(m.either(lost, bits >= Int32(INFINITE)), tiny, near.to(Float32))
-    return hi, (y - hi) * Float32(2.0**shift)
+    return hi, (y - hi) * Float32(2.0**RESIDUAL_SHIFT)
 
 
 def _asm(kind: Any, text: str, constraints: str, *values: Any) -> Any:
@@ -124,7 +125,7 @@ def permuted(step: Any) -> Any:
     return step - inside + inside // 4 * 2 + inside % 2 + inside % 4 // 2 * 8
 
 
-def split_quad(quad: Any, scales: list[Scale], odd: Any, shift: int, *, planes: int = 2) -> list[Any]:
+def split_quad(quad: Any, scales: list[Scale], odd: Any, *, planes: int = 2) -> list[Any]:
     """[hi, lo] of four elements, each as two words of two; `scales` of its elements; of one of the `planes` hi
     alone, of three those of bf16. `odd` is not 0 where some may be infinite or NaN."""
     scaled = [scale.apply(quad[e]) for e, scale in enumerate(scales)]
@@ -138,13 +139,12 @@ def split_quad(quad: Any, scales: list[Scale], odd: Any, shift: int, *, planes: 
         made[0][pair] = _packed(low, high)
         near = _unpacked(made[0][pair])
         rest = [low - near[0], high - near[1]]
-        if shift:
-            rest = [r * Float32(2.0**shift) for r in rest]
+        rest = [r * Float32(2.0**RESIDUAL_SHIFT) for r in rest]
         made[1][pair] = _packed(*rest)
 
     def again() -> None:
         for pair in range(2):
-            both = [split_one(quad[e], scaled[e], shift) for e in (2 * pair, 2 * pair + 1)]
+            both = [split_one(quad[e], scaled[e]) for e in (2 * pair, 2 * pair + 1)]
             for plane in range(2):
                 made[plane][pair] = _packed(both[0][plane], both[1][plane])
 
@@ -172,7 +172,7 @@ def _rounded(quad: Any, scaled: list[Any], scales: list[Scale]) -> list[Any]:
     return [words]
 
 
-def split_soon(quad: Any, factor: Any, shift: int) -> list[list[Any]]:
+def split_soon(quad: Any, factor: Any) -> list[list[Any]]:
     """[hi, lo] of four elements, each as two words of two, of which it is yet to be seen that they are neither too
     large nor too small for that (`unsafe`)."""
     made: list[list[Any]] = [[], []]
@@ -181,8 +181,7 @@ def split_soon(quad: Any, factor: Any, shift: int) -> list[list[Any]]:
         made[0].append(_packed(low, high))
         near = _unpacked(made[0][pair])
         rest = [low - near[0], high - near[1]]
-        if shift:
-            rest = [r * Float32(2.0**shift) for r in rest]
+        rest = [r * Float32(2.0**RESIDUAL_SHIFT) for r in rest]
         made[1].append(_packed(*rest))
     return made
 

@@ -5,7 +5,7 @@
 
 Each row (each chunk of K of it, where K is split) is scaled by a power of two that puts its largest finite element
 into [2^14, 2^15), so that scaling is exact, and fp16 reaches to 2^-39 of that element. hi is the fp16 next to the
-scaled x, lo the fp16 next to what is left (`shift` 11: times 2^11, which reaches to 2^-50).
+scaled x, lo the fp16 next to what is left times 2^11, which reaches to 2^-50.
 
 What is not finite travels in lo, and hi is never zero but where x is:
 
@@ -24,10 +24,10 @@ maximum and the split where the chunk is not too long; so X is read once:
     the same, crossed   planes lie along K: a thread has four rows of four neighbours of K, and writes four quads of
                         them; four threads write 32 bytes of a row
 
-Of three planes, of bf16 (scheme `wide`), the sum is x to the last bit, down to 2^-117 of the row's largest element and
-to an absolute 2^-148 of it below. What is not finite travels in the last, its first is +-2^-133.
+Of three planes, of bf16 (scheme `bf16x6`), the sum is x to the last bit, down to 2^-117 of the row's largest element
+and to an absolute 2^-148 of it below. What is not finite travels in the last, its first is +-2^-133.
 
-Of one plane alone (scheme `rounded`) there is hi, as fp16 has it: what is not finite, too, and +-2^-24 where it would
+Of one plane alone (scheme `tf32`) there is hi, as fp16 has it: what is not finite, too, and +-2^-24 where it would
 vanish, so that an infinity times it is one.
 
 Longer chunks are read twice. What lies beyond the end is read as the last that is there, which changes no maximum; a
@@ -37,8 +37,9 @@ last quad may write into the padding of the planes' lines, which are whole multi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import cutlass
 from cutlass import Float32, Int32, Int64, cute
@@ -76,32 +77,24 @@ class Chunk:
         self._exponents[(row, self.layer)] = exponent
 
 
-class Split:
-    """Splits (R, K) into planes. `wide`: quads lie at multiples of 16 bytes; `held`: a thread keeps its `per` quads;
-    `turned`: of each 16 of K the planes have the order in which `streamed` multiplies; K is a multiple of 16 then;
-    `crossed`: X lies across K, and planes lie along it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitPlan:
+    """Who reads what. `wide`: quads lie at multiples of 16 bytes; `held`: a thread keeps its `per` quads; `group`:
+    threads of a row along K; `permuted`: of each 16 of K the planes have the order in which `streamed` multiplies, and
+    K is a multiple of 16; `crossed`: X lies across K, and planes lie along it."""
 
-    def __init__(
-        self, *, major: str, wide: bool, shift: int, per: int, held: bool, group: int = 0,
-        cluster: int = 1, permuted: bool = False, planes: int = 2, crossed: bool = False,
-    ) -> None:  # fmt: skip
-        self.major = major
-        self.wide = wide
-        self.shift = shift
-        self.per = per
-        self.held = held
-        self.group = group
-        self.cluster = cluster
-        self.permuted = permuted
-        self.planes = planes
-        self.crossed = crossed
-        self.threads = ACROSS if major == "r" else max(group, ALONG)
+    major: str
+    wide: bool
+    per: int
+    held: bool
+    group: int = 0
+    cluster: int = 1
+    permuted: bool = False
+    planes: int = 2
+    crossed: bool = False
 
     @classmethod
-    def for_chunk(
-        cls, *, major: str, wide: bool, chunk: int, shift: int, permuted: bool = False, planes: int = 2,
-        crossed: bool = False, **more: Any,
-    ) -> Self:  # fmt: skip
+    def for_chunk(cls, *, major: str, chunk: int, crossed: bool = False, **more: Any) -> SplitPlan:
         """As few threads to a row as keep it in registers, if they can; across K as few CTAs."""
         quads = -(-chunk // QUAD)
         if major == "k":
@@ -109,17 +102,7 @@ class Split:
             while group < MOST_GROUP and group * PER < quads:
                 group *= 2
             held = group * PER >= quads
-            return cls(
-                major=major,
-                wide=wide,
-                shift=shift,
-                permuted=permuted,
-                planes=planes,
-                group=group,
-                held=held,
-                per=-(-quads // group) if held else REREAD,
-                **more,
-            )
+            return cls(major=major, group=group, held=held, per=-(-quads // group) if held else REREAD, **more)
         side, cluster = ACROSS * QUAD // STRIP, 1
         while cluster < MOST_CLUSTER and cluster * side * PER < chunk:
             cluster *= 2
@@ -128,57 +111,55 @@ class Split:
             per = -(-per // QUAD) * QUAD
         held = per <= MOST_PER
         return cls(
-            major=major,
-            wide=wide,
-            shift=shift,
-            permuted=permuted,
-            planes=planes,
-            held=held,
-            per=per if held else REREAD,
-            cluster=cluster if held else 1,
-            crossed=crossed,
-            **more,
+            major=major, held=held, per=per if held else REREAD, cluster=cluster if held else 1, crossed=crossed, **more
         )
+
+    @property
+    def threads(self) -> int:
+        """Of a CTA."""
+        return ACROSS if self.major == "r" else max(self.group, ALONG)
 
     @property
     def least(self) -> float:
         """The smallest number of the planes' type."""
         return LEAST if self.planes == 3 else TINY
 
-    @property
-    def facts(self) -> tuple[Any, ...]:
-        """All that its kernel depends on."""
-        return (self.major, self.wide, self.shift, self.per, self.held, self.group, self.cluster,
-                self.permuted, self.planes, self.crossed)  # fmt: skip
+    def ctas(self, rows: Any) -> Any:
+        """Of a matrix of so many rows, for each split."""
+        across = STRIP if self.major == "r" else self.threads // self.group
+        return cute.ceil_div(rows, across) * self.cluster
+
+
+class Split:
+    """Splits (R, K) into planes."""
+
+    def __init__(self, plan: SplitPlan) -> None:
+        self.plan = plan
 
     def __call__(self, x: Any, planes: Any, exponents: Any, chunk: Any, stream: Any) -> None:
         """Emit the launch; `chunk` is K of a split."""
-        kernel = (self._across if self.major == "r" else self._along)(x, planes, exponents, chunk)
+        kernel = (self._across if self.plan.major == "r" else self._along)(x, planes, exponents, chunk)
         self.launch(kernel, rows=cute.size(x, mode=[0]), batches=cute.size(x, mode=[2]),
                     layers=cute.size(exponents, mode=[1]), stream=stream)  # fmt: skip
 
     def launch(self, kernel: Any, *, rows: Any, batches: Any, layers: Any, stream: Any) -> None:
         """Emit it; `layers`: splits of all the batch. Matrices follow one another along x, which alone goes beyond
         65535."""
-        extra: dict[str, Any] = {"cluster": [self.cluster, 1, 1]} if self.cluster > 1 else {}
-        if self.major == "r" and self.per <= PER:
+        extra: dict[str, Any] = {"cluster": [self.plan.cluster, 1, 1]} if self.plan.cluster > 1 else {}
+        if self.plan.major == "r" and self.plan.per <= PER:
             extra |= {"min_blocks_per_mp": 2, "preferred_smem_carveout": 10}
         kernel.launch(
-            grid=[self.ctas(rows) * batches, layers // batches, 1], block=[self.threads, 1, 1], stream=stream, **extra,
+            grid=[self.plan.ctas(rows) * batches, layers // batches, 1], block=[self.plan.threads, 1, 1],
+            stream=stream, **extra,
         )  # fmt: skip
-
-    def ctas(self, rows: Any) -> Any:
-        """Of a matrix of so many rows, for each split."""
-        across = STRIP if self.major == "r" else self.threads // self.group
-        return cute.ceil_div(rows, across) * self.cluster
 
     @cute.kernel
     def _along(self, x: cute.Tensor, planes: cute.Tensor, exponents: cute.Tensor, chunk: Int32) -> None:
-        self.rows_along(Chunk(x, exponents, chunk, self.ctas), x, planes)
+        self.rows_along(Chunk(x, exponents, chunk, self.plan.ctas), x, planes)
 
     @cute.kernel
     def _across(self, x: cute.Tensor, planes: cute.Tensor, exponents: cute.Tensor, chunk: Int32) -> None:
-        self.rows_across(Chunk(x, exponents, chunk, self.ctas), x, planes)
+        self.rows_across(Chunk(x, exponents, chunk, self.plan.ctas), x, planes)
 
     def read_quads(self, chunk: Chunk, x: Any, row: Any, steps: Sequence[Any]) -> list[Any]:
         """The quads that begin at (row, step) for each step."""
@@ -187,8 +168,8 @@ class Split:
     def _read(self, chunk: Chunk, x: Any, row: Any, step: Any) -> Any:
         """The quad that begins at (row, step), or the last there is."""
         held = cute.make_rmem_tensor((QUAD,), Float32)
-        across = self.major == "r"
-        if self.wide:
+        across = self.plan.major == "r"
+        if self.plan.wide:
             row = cutlass.min(row, chunk.rows - (QUAD if across else 1))
             step = cutlass.min(step, chunk.end - (1 if across else QUAD))
             start = x.iterator + cute.crd2idx((row, step, chunk.batch), x.layout)
@@ -203,16 +184,16 @@ class Split:
     def _write(self, planes: Any, at: tuple[Any, Any, Any], quad: Any, scales: list[Scale], odd: Any) -> None:
         """A quad's halves to their planes."""
         row, step, batch = at
-        for plane, words in enumerate(split_quad(quad, scales, odd, self.shift, planes=self.planes)):
-            layer = batch * self.planes + plane
-            if self.permuted and self.major == "k":
+        for plane, words in enumerate(split_quad(quad, scales, odd, planes=self.plan.planes)):
+            layer = batch * self.plan.planes + plane
+            if self.plan.permuted and self.plan.major == "k":
                 at_16, inside = step // 16 * 16, step % 16
                 for pair in range(2):
                     start = planes.iterator + cute.crd2idx((row, at_16 + inside // 2 + 8 * pair, layer), planes.layout)
                     target = cute.make_tensor(cute.recast_ptr(start.align(4), dtype=Int32), cute.make_layout((1,)))
                     target[0] = words[pair]
                 continue
-            place = permuted(step) if self.permuted else step
+            place = permuted(step) if self.plan.permuted else step
             start = planes.iterator + cute.crd2idx((row, place, layer), planes.layout)
             target = cute.make_tensor(
                 cute.recast_ptr(start.align(2 * QUAD), dtype=Int32), cute.make_layout((2,))
@@ -233,75 +214,64 @@ class Split:
 
     def rows_along(self, chunk: Chunk, x: Any, planes: Any) -> None:
         """A CTA takes threads / group rows, and of each one chunk of K."""
-        row = chunk.block * (self.threads // self.group) + chunk.thread // self.group
-        member = chunk.thread % self.group
+        row = chunk.block * (self.plan.threads // self.plan.group) + chunk.thread // self.plan.group
+        member = chunk.thread % self.plan.group
         there, safe = row < chunk.rows, cutlass.min(row, chunk.rows - 1)
-        stride = self.group * QUAD
-        blocks = cute.ceil_div(chunk.end - chunk.begin, stride * self.per)
+        stride = self.plan.group * QUAD
+        blocks = cute.ceil_div(chunk.end - chunk.begin, stride * self.plan.per)
         seen = SeenMagnitudes(1)
 
         def steps(number: Any) -> list[Any]:
-            first = chunk.begin + number * (stride * self.per) + member * QUAD
-            return [first + i * stride for i in range(self.per)]
+            first = chunk.begin + number * (stride * self.plan.per) + member * QUAD
+            return [first + i * stride for i in range(self.plan.per)]
 
         def read(number: Any) -> list[Any]:
             return self.read_quads(chunk, x, safe, steps(number))
 
-        kept = read(Int32(0)) if self.held else []
-        if self.held:
+        kept = read(Int32(0)) if self.plan.held else []
+        if self.plan.held:
             seen.look(kept)
         else:
             loop(Int32(0), blocks, lambda number: seen.look(read(number)))
-        exponent = exponent_of(self._highest_of_row(seen.most[0], chunk.thread))
+        exponent = exponent_of(_highest_of_row(self.plan, seen.most[0], chunk.thread))
         when(m.both(there, member == 0), lambda: chunk.note(row, exponent))
-        scales = [Scale(exponent, least=self.least)] * QUAD
+        scales = [Scale(exponent, least=self.plan.least)] * QUAD
 
         def write(number: Any) -> None:
             for quad, step in zip(kept or read(number), steps(number), strict=True):
                 at = (safe, step, chunk.batch)
                 when(m.both(there, step < chunk.end), partial(self._write, planes, at, quad, scales, seen.odd[0]))
 
-        if self.held:
+        if self.plan.held:
             write(Int32(0))
         else:
             loop(Int32(0), blocks, write)
-
-    def _highest_of_row(self, bits: Any, thread: Any) -> Any:
-        """The most over the threads of a row."""
-        bits = highest(bits, min(self.group, 32))
-        warps = self.group // 32
-        if warps <= 1:
-            return bits
-        board = SmemAllocator().allocate_tensor(Int32, cute.make_layout((self.threads // 32,)))
-        when(cute.arch.lane_idx() == 0, lambda: board.__setitem__(thread // 32, bits))
-        cute.arch.sync_threads()
-        return highest(board[thread // self.group * warps + cute.arch.lane_idx() % warps], warps)
 
     def rows_across(self, chunk: Chunk, x: Any, planes: Any) -> None:
         """A cluster takes a strip of rows, which lie side by side, and one chunk of K: each CTA of it every cluster-th
         slab of `per` quads a thread."""
         lanes = STRIP // QUAD
         lane, side = chunk.thread % lanes, chunk.thread // lanes
-        tall = self.threads // lanes
-        strip, rank = chunk.block // self.cluster, chunk.block % self.cluster
+        tall = self.plan.threads // lanes
+        strip, rank = chunk.block // self.plan.cluster, chunk.block % self.plan.cluster
         row = strip * STRIP + lane * QUAD
         there = row < chunk.rows
-        blocks = cute.ceil_div(chunk.end - chunk.begin, tall * self.per)
+        blocks = cute.ceil_div(chunk.end - chunk.begin, tall * self.plan.per)
         seen = SeenMagnitudes(QUAD)
         shared = SmemAllocator()
-        others = _Others(shared, self.cluster, chunk.thread) if self.cluster > 1 else None
+        others = _Others(shared, self.plan.cluster, chunk.thread) if self.plan.cluster > 1 else None
 
         def steps(number: Any) -> list[Any]:
-            if self.crossed:
-                return [chunk.begin + ((number * self.per + i - i % QUAD) * tall + side * QUAD + i % QUAD)
-                        for i in range(self.per)]  # fmt: skip
-            return [chunk.begin + (number * self.per + i) * tall + side for i in range(self.per)]
+            if self.plan.crossed:
+                return [chunk.begin + ((number * self.plan.per + i - i % QUAD) * tall + side * QUAD + i % QUAD)
+                        for i in range(self.plan.per)]  # fmt: skip
+            return [chunk.begin + (number * self.plan.per + i) * tall + side for i in range(self.plan.per)]
 
         def read(number: Any) -> list[Any]:
             return self.read_quads(chunk, x, row, steps(number))
 
-        kept = read(rank) if self.held else []
-        if self.held:
+        kept = read(rank) if self.plan.held else []
+        if self.plan.held:
             seen.look(kept)
         else:
             loop(Int32(0), blocks, lambda number: seen.look(read(number)))
@@ -310,20 +280,20 @@ class Split:
         for e, exponent in enumerate(exponents):
             first = m.both(m.both(side == 0, rank == 0), row + e < chunk.rows)
             when(first, lambda e=e, exponent=exponent: chunk.note(row + e, exponent))
-        scales = [Scale(exponent, least=self.least) for exponent in exponents]
+        scales = [Scale(exponent, least=self.plan.least) for exponent in exponents]
 
         def write(number: Any) -> None:
             quads, at = kept or read(number), steps(number)
-            if self.crossed:
+            if self.plan.crossed:
                 emits = [(at[i], partial(self._cross, planes, (row, at[i], chunk), quads[i : i + QUAD], scales, seen))
-                         for i in range(0, self.per, QUAD)]  # fmt: skip
+                         for i in range(0, self.plan.per, QUAD)]  # fmt: skip
             else:
                 emits = [(step, partial(self._write, planes, (row, step, chunk.batch), quad, scales, seen.odd[0]))
                          for step, quad in zip(at, quads, strict=True)]  # fmt: skip
             for step, emit in emits:
                 when(m.both(there, step < chunk.end), emit)
 
-        if self.held:
+        if self.plan.held:
             write(rank)
         else:
             loop(Int32(0), blocks, write)
@@ -332,7 +302,7 @@ class Split:
         self, shared: Any, thread: Any, most: Any, rank: Any, others: _Others | None
     ) -> list[Any]:  # fmt: skip
         """The most of each of a thread's four rows, over the CTA, and the `others` of its cluster."""
-        lanes, warps = STRIP // QUAD, self.threads // 32
+        lanes, warps = STRIP // QUAD, self.plan.threads // 32
         board = shared.allocate_tensor(Int32, cute.make_layout((STRIP, warps)), byte_alignment=16)
         mine = shared.allocate_tensor(Int32, cute.make_layout((STRIP, 1)), byte_alignment=16)
         for e in range(QUAD):  # lanes that hold the same rows lie `lanes` apart
@@ -355,6 +325,18 @@ class Split:
             cute.arch.sync_threads()
             return _joined(mine, thread % lanes)
         return _joined(others.heard(), thread % lanes)
+
+
+def _highest_of_row(plan: SplitPlan, bits: Any, thread: Any) -> Any:
+    """The most over the threads of a row."""
+    bits = highest(bits, min(plan.group, 32))
+    warps = plan.group // 32
+    if warps <= 1:
+        return bits
+    board = SmemAllocator().allocate_tensor(Int32, cute.make_layout((plan.threads // 32,)))
+    when(cute.arch.lane_idx() == 0, lambda: board.__setitem__(thread // 32, bits))
+    cute.arch.sync_threads()
+    return highest(board[thread // plan.group * warps + cute.arch.lane_idx() % warps], warps)
 
 
 class _Others:

@@ -1,18 +1,18 @@
 """Two products of one left matrix in one kernel, on torch tensors: C[M, N] = epilogue(A @ B, A @ B1), neither product
-written. A tile of 128 x 256 makes 128 columns of both (see `product`), one of few rows 64 (see `small_m`, to which the
+written. A tile of 128 x 256 makes 128 columns of both (see `wgmma`), one of few rows 64 (see `small_m`, to which the
 right matrices are left ones); B and B1 come as they lie, from two matrices."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
-from ....ops import DTYPES
 from ..prologue.fused import Factor
-from .launch import CROSSED_ROWS, NAMES, Gemm, processors_of
-from .layouts import major_of, walk_of
+from .factors import CROSSED_ROWS, NAMES
+from .kernels import KernelVariant
+from .launch import Gemm, processors_of
+from .layouts import along_k, major_of
 from .plan import Grid
 from .recorded import Results, run_on
 
@@ -39,14 +39,13 @@ class DualGemm(Gemm):
         grid = self.grid(1, *((n, m) if self.swap_ab else (m, n)), k, processors=processors_of(a))
         (x, *rights), exponents = self._matrices((a, b, other), grid)
         first, second = (rights[0], x) if self.swap_ab else (x, rights[0])
-        c = torch.empty((1, m, n), dtype=DTYPES[self.dtype], device=a.device)
-        seen = [self._as_turned(o) for o in self.seen(others, (1, m, n))]
-        launch = self.product(
-            self.point.settled(k=k, results=m * n), NAMES[x.dtype], (major_of(first), major_of(second)), last=True,
-            vector=self.vector(n), walks=tuple(map(walk_of, seen)),
-        )  # fmt: skip
-        results = [c, *self.beside(c)]
-        written, *further = (self._as_turned(t.permute(1, 2, 0)) for t in results)
+        results = self.allocate(a, 1, m, n)
+        seen = [self.as_kernels(o) for o in self.epilogue.seen(others, (1, m, n))]
+        launch = self.kernels.product(KernelVariant(
+            point=self.point.settled(k=k, results=m * n), element=NAMES[x.dtype],
+            majors=(major_of(first), major_of(second)), vector=self.vector(n), operands=self.epilogue.reads(seen),
+        ))  # fmt: skip
+        written, *further = (self.as_kernels(t.permute(1, 2, 0)) for t in results)
         behind = (rights[1], *exponents, *seen, *further)
         run_on(launch, first, second, written, *behind, grid.clusters, grid.splits, grid.chunk)
         return self._results([t[0] for t in results])
@@ -57,15 +56,10 @@ class DualGemm(Gemm):
         across = {major_of(t) for t in rights} == {"k", "r"}
         if self.point.scales:
             along = across or left.shape[0] >= CROSSED_ROWS
-            planes = [self._split(left, 1, grid.chunk), *(self._split(t, 1, grid.chunk, along=along) for t in rights)]
+            split = self.factors.split
+            planes = [split(left, 1, grid.chunk), *(split(t, 1, grid.chunk, along=along) for t in rights)]
             return [p for p, _ in planes], [e for _, e in planes]
-        rights = [self._loadable(t) for t in rights]
+        rights = [self.factors.loadable(t) for t in rights]
         if across or (self.point.rows if self.swap_ab else self.point.columns) % LINE:
-            rights = [self._along_k(t) for t in rights]
-        return [self._loadable(left), *rights], []
-
-    def _along_k(self, x: Tensor) -> Tensor:
-        """The same, copied to lie along K if it does not."""
-        if major_of(x) == "k":
-            return x
-        return self._loadable(x.permute(2, 0, 1).contiguous().permute(1, 2, 0))
+            rights = [t if major_of(t) == "k" else self.factors.loadable(along_k(t)) for t in rights]
+        return [self.factors.loadable(left), *rights], []

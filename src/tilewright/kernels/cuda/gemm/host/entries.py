@@ -1,141 +1,51 @@
-"""Entry points of one flat argument list for every number of tensors: what torch passes on is then the stream, too."""
+"""Entry points with one flat argument list, written out for each number of tensors: only such a list lets the stream
+come from torch's environment.
+
+    product_4(kernel, t0, t1, t2, t3, clusters, splits, chunk, stream)
+    combine_3(kernel, t0, t1, t2, stream)
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import cutlass
 from cutlass import Int32, cute
 
-
-@cute.jit
-def product_3(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, clusters: Int32,
-              splits: Int32, chunk: Int32, stream: Any) -> None:  # fmt: skip
-    kernel((a, b, c), clusters, splits, chunk, stream)
-
-
-@cute.jit
-def product_4(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
-              clusters: Int32, splits: Int32, chunk: Int32, stream: Any) -> None:  # fmt: skip
-    kernel((a, b, c, d), clusters, splits, chunk, stream)
+Entry = Callable[..., None]
+_TEXT = """
+def {name}_{count}(kernel: cutlass.Constexpr, {tensors}, {numbers}stream: Any) -> None:
+    kernel(({names},), {given}stream)
+"""
 
 
-@cute.jit
-def product_5(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
-              e: cute.Tensor, clusters: Int32, splits: Int32, chunk: Int32, stream: Any) -> None:  # fmt: skip
-    kernel((a, b, c, d, e), clusters, splits, chunk, stream)
+@cache
+def _entry(name: str, count: int, numbers: tuple[str, ...]) -> Entry:
+    names = [f"t{i}" for i in range(count)]
+    text = _TEXT.format(
+        name=name, count=count, names=", ".join(names), tensors=", ".join(f"{n}: cute.Tensor" for n in names),
+        numbers="".join(f"{n}: Int32, " for n in numbers), given="".join(f"{n}, " for n in numbers),
+    )  # fmt: skip
+    namespace = {"cutlass": cutlass, "cute": cute, "Int32": Int32, "Any": Any}
+    exec(text, namespace)
+    # The DSL's preprocessor wants a source file, and a function without control flow needs none.
+    made: Entry = cute.jit(preprocess=False)(namespace[f"{name}_{count}"])
+    return made
 
 
-@cute.jit
-def product_6(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
-              e: cute.Tensor, f: cute.Tensor, clusters: Int32, splits: Int32, chunk: Int32,
-              stream: Any) -> None:  # fmt: skip
-    kernel((a, b, c, d, e, f), clusters, splits, chunk, stream)
+def product(count: int) -> Entry:
+    """Calls kernel(tensors, clusters, splits, chunk, stream) with `count` tensors."""
+    return _entry("product", count, ("clusters", "splits", "chunk"))
 
 
-@cute.jit
-def product_7(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
-              e: cute.Tensor, f: cute.Tensor, g: cute.Tensor, clusters: Int32, splits: Int32, chunk: Int32,
-              stream: Any) -> None:  # fmt: skip
-    kernel((a, b, c, d, e, f, g), clusters, splits, chunk, stream)
-
-
-@cute.jit
-def product_8(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
-              e: cute.Tensor, f: cute.Tensor, g: cute.Tensor, h: cute.Tensor, clusters: Int32, splits: Int32,
-              chunk: Int32, stream: Any) -> None:  # fmt: skip
-    kernel((a, b, c, d, e, f, g, h), clusters, splits, chunk, stream)
-
-
-@cute.jit
-def product_9(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
-              e: cute.Tensor, f: cute.Tensor, g: cute.Tensor, h: cute.Tensor, i: cute.Tensor, clusters: Int32,
-              splits: Int32, chunk: Int32, stream: Any) -> None:  # fmt: skip
-    kernel((a, b, c, d, e, f, g, h, i), clusters, splits, chunk, stream)
-
-
-@cute.jit
-def product_10(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
-               e: cute.Tensor, f: cute.Tensor, g: cute.Tensor, h: cute.Tensor, i: cute.Tensor, j: cute.Tensor,
-               clusters: Int32, splits: Int32, chunk: Int32, stream: Any) -> None:  # fmt: skip
-    kernel((a, b, c, d, e, f, g, h, i, j), clusters, splits, chunk, stream)
-
-
-@cute.jit
-def product_11(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
-               e: cute.Tensor, f: cute.Tensor, g: cute.Tensor, h: cute.Tensor, i: cute.Tensor, j: cute.Tensor,
-               k: cute.Tensor, clusters: Int32, splits: Int32, chunk: Int32,
-               stream: Any) -> None:  # fmt: skip
-    kernel((a, b, c, d, e, f, g, h, i, j, k), clusters, splits, chunk, stream)
-
-
-@cute.jit
-def product_12(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
-               e: cute.Tensor, f: cute.Tensor, g: cute.Tensor, h: cute.Tensor, i: cute.Tensor, j: cute.Tensor,
-               k: cute.Tensor, ll: cute.Tensor, clusters: Int32, splits: Int32, chunk: Int32,
-               stream: Any) -> None:  # fmt: skip
-    kernel((a, b, c, d, e, f, g, h, i, j, k, ll), clusters, splits, chunk, stream)
-
-
-@cute.jit
-def product_13(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
-               e: cute.Tensor, f: cute.Tensor, g: cute.Tensor, h: cute.Tensor, i: cute.Tensor, j: cute.Tensor,
-               k: cute.Tensor, ll: cute.Tensor, m: cute.Tensor, clusters: Int32, splits: Int32, chunk: Int32,
-               stream: Any) -> None:  # fmt: skip
-    kernel((a, b, c, d, e, f, g, h, i, j, k, ll, m), clusters, splits, chunk, stream)
-
-
-@cute.jit
-def combine_2(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, stream: Any) -> None:
-    kernel((a, b), stream)
-
-
-@cute.jit
-def combine_3(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor,
-              stream: Any) -> None:  # fmt: skip
-    kernel((a, b, c), stream)
-
-
-@cute.jit
-def combine_4(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
-              stream: Any) -> None:  # fmt: skip
-    kernel((a, b, c, d), stream)
-
-
-@cute.jit
-def combine_5(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
-              e: cute.Tensor, stream: Any) -> None:  # fmt: skip
-    kernel((a, b, c, d, e), stream)
-
-
-@cute.jit
-def combine_6(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
-              e: cute.Tensor, f: cute.Tensor, stream: Any) -> None:  # fmt: skip
-    kernel((a, b, c, d, e, f), stream)
-
-
-@cute.jit
-def combine_7(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
-              e: cute.Tensor, f: cute.Tensor, g: cute.Tensor, stream: Any) -> None:  # fmt: skip
-    kernel((a, b, c, d, e, f, g), stream)
-
-
-@cute.jit
-def combine_8(kernel: cutlass.Constexpr, a: cute.Tensor, b: cute.Tensor, c: cute.Tensor, d: cute.Tensor,
-              e: cute.Tensor, f: cute.Tensor, g: cute.Tensor, h: cute.Tensor,
-              stream: Any) -> None:  # fmt: skip
-    kernel((a, b, c, d, e, f, g, h), stream)
+def combine(count: int) -> Entry:
+    """Calls kernel(tensors, stream) with `count` tensors."""
+    return _entry("combine", count, ())
 
 
 @cute.jit
 def split(kernel: cutlass.Constexpr, x: cute.Tensor, planes: cute.Tensor, exponents: cute.Tensor, chunk: Int32,
           stream: Any) -> None:  # fmt: skip
     kernel(x, planes, exponents, chunk, stream)
-
-
-PRODUCT = {
-    3: product_3, 4: product_4, 5: product_5, 6: product_6, 7: product_7, 8: product_8, 9: product_9, 10: product_10,
-    11: product_11, 12: product_12, 13: product_13,
-}  # fmt: skip
-COMBINE = {2: combine_2, 3: combine_3, 4: combine_4, 5: combine_5, 6: combine_6, 7: combine_7, 8: combine_8}
-MOST_OPERANDS = 6  # of an epilogue

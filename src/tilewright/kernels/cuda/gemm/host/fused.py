@@ -2,7 +2,7 @@
 
     C[M, N] or C[B, M, N] = epilogue(A @ B, operands ..)        A: (M, K), B: (K, N), a batch in front of both or none
 
-fp32 operands are split anew in every call (schemes `scaled`, `wide`): nothing derived from a weight outlives it.
+fp32 operands are split anew in every call (schemes `fp16x3`, `bf16x6`): nothing derived from a weight outlives it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ...common.views import ITEM_BYTES
 from ...rows.plan import Gpu
 from ..epilogue.batch_map import Layers, Parts, part_of
 from ..epilogue.column_groups import ColumnGroups
-from ..epilogue.epilogue import ALL, Diagonals
+from ..epilogue.expression import ALL, Diagonals
 from ..epilogue.row_blocks import WIDTH
 from ..fp32.bounds import intervals
 from ..mainloop import ampere
@@ -36,8 +36,9 @@ from ..prologue.fused import PrologueFactor, PrologueSpec
 from .compiling import Launch
 from .dual import DualGemm
 from .grouped import GroupedProduct
-from .launch import Epilogue, Gemm
-from .layouts import major_of, walk_of
+from .kernels import Epilogue, KernelStore, KernelVariant, is_without_tma
+from .launch import Gemm
+from .layouts import major_of
 from .mixed_input import MixedInput, merged
 from .plan import ARCH, Point
 from .plan import KNOBS as LEGAL
@@ -222,15 +223,14 @@ class FusedProduct:
         self.knobs.update(wanted)
         kind: Any = GroupedProduct if self.spec.ends else DualGemm if self.spec.beside else Gemm
         if self.mixed_input:
-            kind = partial(MixedInput, prologue=self.mixed_input)
+            kind = partial(MixedInput, prologue_spec=self.mixed_input)
         self.gemm: Gemm = kind(
             point,
             self.spec.output.dtype,
             self.epilogue,
             swap_ab=swaps_ab(wanted, dual=dual),
             arch=self.arch,
-            compiled=self._compiled,
-            source=self.source,
+            store=KernelStore(source=self.source, known=self._compiled),
             zeros=self.spec.zeros,
             layers=self.spec.layers,
         )
@@ -273,7 +273,7 @@ class FusedProduct:
     @property
     def objects(self) -> set[Path]:
         """The files in which what it compiled at these knobs is kept."""
-        return self.gemm.objects
+        return self.gemm.kernels.store.objects
 
     def prepare(self, device: Gpu) -> None:
         """Compile, or find on disk, what operands need that are aligned and lie as the Spec says; no GPU needed."""
@@ -286,28 +286,25 @@ class FusedProduct:
         several = self.spec.ends.shape[0] if self.spec.ends else batch
         grid = self.gemm.grid(several, n if swap_ab else m, m if swap_ab else n, k, processors=processors)
         point = point.settled(k=k, results=batch * m * n)
-        majors = self._majors()
-        last = grid.splits == 1
+        last, majors = grid.splits == 1, self._majors()
         whole = [_flat(_whole(o)) if self.spec.groups else _whole(o) for o in self.spec.operands]
-        seen = self.gemm.seen(whole, (batch, m, n))
-        walks = tuple(walk_of(o.transpose(0, 1) if swap_ab else o) for o in seen)
-        element, majors = point.halves if point.scales else self.spec.left.dtype, majors[::-1] if swap_ab else majors
-        vector = self.gemm.vector(n)
-        kept = self.gemm.kept_product(point, element, majors, last=last, vector=vector, walks=walks)
+        seen = [self.gemm.as_kernels(o) for o in self.epilogue.seen(whole, (batch, m, n))]
+        variant = KernelVariant(
+            point=point, element=point.halves if point.scales else self.spec.left.dtype,
+            majors=majors[::-1] if swap_ab else majors, last=last, vector=self.gemm.vector(n),
+            operands=self.epilogue.reads(seen) if last else (),
+        )  # fmt: skip
+        kept = self.gemm.kernels.kept_product(variant)
         if kept is not None:
             cubin = cubin_of(kept)
         else:
-            operands = tuple(zip(self.epilogue.dtypes, walks, strict=True)) if last else ()
-            finish = self.gemm.finish(last=last, vector=vector)
             with tempfile.TemporaryDirectory() as folder:
-                launch = self.gemm.compiled(
-                    point, element, majors, finish, operands, f"--keep-cubin --dump-dir={folder}"
-                )  # fmt: skip
+                launch = self.gemm.kernels.compile(variant, f"--keep-cubin --dump-dir={folder}")
             cubin = launch.artifacts.CUBIN  # type: ignore[attr-defined]
         (kernel,) = taken(cubin)
         spilled = kernel.local_bytes if kernel.local_bytes > SMALL_SPILL else 0
         staged, threads, ctas = point.depth_stages * point.stage_bytes, point.threads, grid.clusters * point.cluster
-        if self.gemm.without_tma:
+        if is_without_tma(self.arch):
             staged, threads = ampere.shared_bytes(point), ampere.THREADS
             ctas = -(-m // point.tile_m) * -(-n // point.tile_n) * batch
         return {

@@ -1,18 +1,18 @@
-"""Products of rows in stretches, each with a matrix of its own, on torch tensors; see `experts`."""
+"""Products of rows in groups, each with a matrix of its own, on torch tensors; see `..mainloop.grouped`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from ....ops import DTYPES
-from ..epilogue.epilogue import EpilogueStore
-from .compiling import Launch, Read, compile_product
-from .launch import NAMES, Gemm, processors_of
-from .layouts import major_of, walk_of
+from .compiling import Launch, compile_grouped
+from .factors import NAMES
+from .kernels import GemmKernels, KernelVariant
+from .launch import Gemm, processors_of
+from .layouts import major_of
 from .plan import Grid, Point
 from .recorded import Results, run_on
 
@@ -23,8 +23,22 @@ def grouped_grid(point: Point, m: int, n: int, *, experts: int, processors: int)
     return Grid(clusters=max(min(tiles, processors * point.resident // point.cluster), 1), splits=1, chunk=point.depth)
 
 
+@dataclass(kw_only=True)
+class GroupedKernels(GemmKernels):
+    """The Point is plain, sums whole."""
+
+    kind: ClassVar[str] = "grouped"
+
+    def compile(self, variant: KernelVariant, options: str = "") -> Launch:
+        return compile_grouped(
+            variant.point, element=variant.element, majors=variant.majors, **self._rest(variant, options)
+        )  # fmt: skip
+
+
 class GroupedProduct(Gemm):
-    """C[M, N] = epilogue(A[M, K] @ B[e, K, N]), e being the expert of the row; the Point is plain, sums whole."""
+    """C[M, N] = epilogue(A[M, K] @ B[e, K, N]), e being the expert of the row."""
+
+    kernels_of = GroupedKernels
 
     def steps(self, a: Tensor, b: Tensor, *operands: Tensor) -> Results:  # type: ignore[override]
         """`operands`: first the ends of the experts' rows, (experts,) of int32, ascending. Rows behind the last stay as
@@ -35,32 +49,17 @@ class GroupedProduct(Gemm):
             raise ValueError(f"no product of {tuple(a.shape)} and {tuple(b.shape)} by ends of {tuple(ends.shape)}")
         if a.dtype != b.dtype or NAMES.get(a.dtype) not in ("f16", "bf16"):
             raise ValueError(f"experts multiply f16 or bf16, not {a.dtype} and {b.dtype}")
-        (m, _), n = a.shape, b.shape[2]
-        grid = self.grid(len(ends), m, n, a.shape[1], processors=processors_of(a))
-        x, y = self._loadable(a[None].permute(1, 2, 0)), self._loadable(b.permute(2, 1, 0))
-        c = torch.empty((1, m, n), dtype=DTYPES[self.dtype], device=a.device)
-        seen = self.seen(others, (1, m, n))
-        launch = self.product(
-            self.point, NAMES[a.dtype], (major_of(x), major_of(y)), last=True, vector=self.vector(n),
-            walks=tuple(map(walk_of, seen)),
-        )  # fmt: skip
-        further = self.beside(c)
-        behind = (*seen, *(f.permute(1, 2, 0) for f in further))
-        run_on(launch, x, y, c.permute(1, 2, 0), ends.contiguous(), *behind, grid.clusters, grid.splits, grid.chunk)
-        return self._results([t[0] for t in (c, *further)])
-
-    def _product_facts(self, *args: Any, **more: Any) -> tuple[tuple[Any, ...], EpilogueStore, tuple[Read, ...]]:
-        facts, finish, operands = super()._product_facts(*args, **more)
-        return ("experts", *facts), finish, operands
-
-    def compiled(
-        self, point: Point, element: str, majors: tuple[str, str], finish: EpilogueStore, operands: Sequence[Read],
-        options: str = "",
-    ) -> Launch:  # fmt: skip
-        return compile_product(
-            point, element=element, majors=majors, finish=finish, operands=operands, routed=True, arch=self.arch,
-            options=options,
-        )  # fmt: skip
+        (m, k), n = a.shape, b.shape[2]
+        grid = self.grid(len(ends), m, n, k, processors=processors_of(a))
+        x, y = self.factors.loadable(a[None].permute(1, 2, 0)), self.factors.loadable(b.permute(2, 1, 0))
+        results, seen = self.allocate(a, 1, m, n), self.epilogue.seen(others, (1, m, n))
+        launch = self.kernels.product(KernelVariant(
+            point=self.point, element=NAMES[a.dtype], majors=(major_of(x), major_of(y)), vector=self.vector(n),
+            operands=self.epilogue.reads(seen),
+        ))  # fmt: skip
+        c, *further = (t.permute(1, 2, 0) for t in results)
+        run_on(launch, x, y, c, ends.contiguous(), *seen, *further, grid.clusters, grid.splits, grid.chunk)
+        return self._results([t[0] for t in results])
 
     def grid(self, batch: int, m: int, n: int, k: int, *, processors: int) -> Grid:
         """`batch`: experts."""

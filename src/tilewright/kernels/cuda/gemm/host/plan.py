@@ -7,12 +7,12 @@
 
 `scheme` says what a product is made of:
 
-    plain      the operands as they are, fp16 or bf16
-    narrow     the same of float8 (e4m3), both along K; of such a sum some 14 bits are kept: promoted every 128 of K
-    shared     fp32 as fp16 hi + lo: hi*lo + lo*hi + hi*hi in one chain of the tensor cores' accumulator
-    scaled     the same, lo times 2^11: hi*lo + lo*hi in a chain of its own, scaled back on the way into the registers
-    wide       fp32 as the sum of three of bf16, six products, at half the speed; holds what is 2^117 below the largest
-    rounded    fp32 as its fp16 hi alone, scaled like those: rounded to 11 bits, as TF32 is, at fp16's rate
+    plain         the operands as they are, fp16 or bf16
+    fp8           the same of e4m3, both along K; of such a sum some 14 bits are kept: promoted every 128 of K
+    fp16x3        fp32 as fp16 hi + lo, lo times 2^11: hi*lo + lo*hi in a chain of the tensor cores' accumulator, scaled
+                  back on the way into the registers, and hi*hi in another
+    bf16x6        fp32 as the sum of three of bf16, six products, at half the speed; holds 2^-117 of the largest
+    tf32          fp32 as its fp16 hi alone, scaled like those: rounded to 11 bits, as TF32 is, at fp16's rate
     mixed_input   small_m; the large matrix has eight bits an element, made 16 in registers (see `mixed_input`)
 
 Those of several products *promote*: every DEPTH of K, hi*hi every `interval`, the tensor cores' sum, which truncates,
@@ -22,16 +22,16 @@ is added to one in registers.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Self
 
 ARCH = "sm_90a"  # what these kernels are for, those of `ampere` apart
 DEPTH = 64  # of K a stage: 128 bytes of fp16, the widest swizzle
 SHARED_BYTES = 227 * 1024  # of a CTA of ARCH
 LINE_BYTES = (128, 64, 32)  # of a row of C on its way out, that TMA swizzles together
 RESERVED_BYTES = 2048  # barriers, alignment, and what the system takes of each CTA
-RESIDUAL_SHIFT = 11  # of the scheme `scaled`
+RESIDUAL_SHIFT = 11  # of the scheme `fp16x3`
 ATOM = 16  # of K: what a wgmma takes; of float8 twice as much
-SPLIT_SCHEMES = ("shared", "fp16x3", "bf16x6")
+BAND = 8  # tiles along M that neighbours in time share B's tiles with
 KNOBS: dict[str, tuple[Any, ...]] = {
     "tile_m": (64, 80, 96, 112, 128, 256),
     "tile_n": (16, 32, 64, 128, 144, 160, 176, 192, 208, 224, 240, 256),
@@ -39,10 +39,8 @@ KNOBS: dict[str, tuple[Any, ...]] = {
     "cluster_n": (1, 2),
     "stages": ("auto", 2, 3, 4, 5, 6, 7, 8),
     "split_k": (1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 128),
-    "scheme": ("plain", *SPLIT_SCHEMES, "tf32", "fp8", "mixed_input"),
-    "promote": (False, True),
+    "scheme": ("plain", "fp16x3", "bf16x6", "tf32", "fp8", "mixed_input"),
     "interval": ("auto", 64, 32, 16),
-    "band": (1, 4, 8, 16),
     "streamed": (False, True),
     "bulk": (False, True),
     "staged": (False, True),
@@ -57,15 +55,14 @@ SHORT_K, FEW_RESULTS = 64, 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One setting of every knob. `band`: tiles along M that neighbours in time share B's tiles with; `promote`: whether
-    a plain product is summed in two levels, as fp32 ones always are; `interval`: K of hi*hi that is promoted at once,
-    by the size of the problem if "auto" (see `settled`); `streamed`: A is split by the warps that multiply it; `bulk`:
-    C leaves by way of shared memory, where its rows start at multiples of 16 bytes; `staged`: so does C of 16 bits, a
-    whole tile at a time, and a matrix that the epilogue reads comes there; `small_m`: few columns, splits of K summed
-    in a cluster; `pingpong`: while one warpgroup ends its tile, the other multiplies the next; `dual`: half of a tile's
-    columns are of a second B, small_m of its rows of a second A; `stream_k`: clusters take equal shares of the steps of
-    all tiles."""
+class Settings:
+    """One setting of every knob, and what its scheme says. `interval`: K of hi*hi that is promoted at once, by the size
+    of the problem if "auto" (see `settled`); `streamed`: A is split by the warps that multiply it; `bulk`: C leaves by
+    way of shared memory, where its rows start at multiples of 16 bytes; `staged`: so does C of 16 bits, a whole tile at
+    a time, and a matrix that the epilogue reads comes there; `small_m`: few columns, splits of K summed in a cluster;
+    `pingpong`: while one warpgroup ends its tile, the other multiplies the next; `dual`: half of a tile's columns are
+    of a second B, small_m of its rows of a second A; `stream_k`: clusters take equal shares of the steps of all
+    tiles."""
 
     tile_m: int = 128
     tile_n: int = 256
@@ -74,9 +71,7 @@ class Point:
     stages: int | str = "auto"
     split_k: int = 1
     scheme: str = "plain"
-    promote: bool = False
     interval: int | str = "auto"
-    band: int = 8
     streamed: bool = False
     bulk: bool = False
     staged: bool = False
@@ -85,54 +80,8 @@ class Point:
     dual: bool = False
     stream_k: bool = False
 
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value not in KNOBS[field.name]:
-                raise ValueError(f"knob {field.name!r} can't be {value!r}; legal are {KNOBS[field.name]}")
-        if self.is_odd and (self.two_levels or self.small_m):
-            raise ValueError(f"tiles of {self.tile_n} columns are plain ones'")
-        if self.tile_m * self.tile_n > 256 * 208:
-            raise ValueError(f"a tile of {self.tile_m} x {self.tile_n} does not fit the registers of two warpgroups")
-        if self.tile_m == 64 and self.tile_n == 256 and self.two_levels:
-            raise ValueError("64 x 256 with promotion does not fit the registers of one warpgroup")
-        if self.streamed and (self.planes != 2 or self.tile_m != 128 or self.tile_n > 128 or self.cluster_n > 1):
-            raise ValueError(
-                "what is streamed is fp32 as pairs, in tiles of 128 x 64 or 128 x 128, and clusters along M"
-            )
-        if not self.small_m and self.tile_n < 64:
-            raise ValueError(f"tiles of {self.tile_n} columns are small_m ones'")
-        if self.scheme == "tf32" and (self.small_m or self.staged or self.pingpong):
-            raise ValueError("what is rounded is multiplied by warpgroups together, in tiles of 64, 128 or 256 columns")
-        if self.small_m and (self.two_levels or self.bulk or self.cluster_m * self.cluster_n > 1):
-            raise ValueError("a small-M product is plain, and its clusters are its splits of K")
-        if self.small_m and (self.split_k > MOST_TOGETHER or self.tile_m > 128 or self.tile_n > 64):
-            raise ValueError(f"a small-M product has tiles of 64 or 128 x 16 to 64, and at most {MOST_TOGETHER} splits")
-        if self.small_m and self.cluster > 1 and self.share_bytes > self.depth_stages * self.stage_bytes:
-            raise ValueError(f"the sums of {self.split_k} splits do not fit where {self.depth_stages} stages were")
-        if self.scheme == "mixed_input" and (not self.small_m or self.dual):
-            raise ValueError("a mixed-input product is a small-M one, and one product alone")
-        if self.staged and (self.two_levels or self.small_m or self.bulk or self.columns % 64):
-            raise ValueError("what is staged is plain, not in bulk, and whole lines of 64 columns")
-        if self.pingpong and (self.two_levels or self.small_m or self.tile_m * self.tile_n > 128 * 208):
-            raise ValueError("what goes in turns is plain, and a tile fits the registers of one warpgroup")
-        if self.dual and (self.scheme == "fp8" or (self.split_k > 1 and not self.small_m)):
-            raise ValueError("what is dual has 16 bits or fp32, and whole sums")
-        if self.dual and self.bulk and self.two_levels:
-            raise ValueError("what is dual and of fp32 does not leave in bulk")
-        if self.dual and (self.tile_m < 80 if self.small_m else self.tile_n not in (128, 192, 256)):
-            raise ValueError("what is dual has 128, 192 or 256 columns, or 80 to 128 small_m rows")
-        if self.tile_m in (80, 96, 112) and not (self.dual and self.small_m):
-            raise ValueError(f"tiles of {self.tile_m} rows are dual and small_m")
-        if self.stream_k and (self.streamed or self.bulk or self.staged or self.small_m or self.pingpong or self.dual):
-            raise ValueError("stream-K is of warpgroups that share a tile, and write it themselves")
-        if self.stream_k and self.split_k > 1:
-            raise ValueError("stream-K cuts K itself: with split_k=1")
-        if self.depth_stages < 2:
-            raise ValueError(f"fewer than two stages of {self.stage_bytes} bytes fit")
-
-    def settled(self, *, k: int, results: int) -> Point:
-        """The same with an interval for so many results of so long sums."""
+    def settled(self, *, k: int, results: int) -> Self:
+        """The same with an interval for so many results, each a sum over K."""
         if self.interval != "auto":
             return self
         if results <= FEW_RESULTS:
@@ -144,7 +93,7 @@ class Point:
     @property
     def planes(self) -> int:
         """Matrices of 16 bits that stand for one operand."""
-        return {"bf16x6": 3, "shared": 2, "fp16x3": 2}.get(self.scheme, 1)
+        return {"bf16x6": 3, "fp16x3": 2}.get(self.scheme, 1)
 
     @property
     def depth(self) -> int:
@@ -163,7 +112,12 @@ class Point:
 
     @property
     def two_levels(self) -> bool:
-        return self.promote or self.planes > 1 or self.scheme == "fp8"
+        return self.planes > 1 or self.scheme == "fp8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiling(Settings):
+    """Who makes what of a tile: CTAs of a cluster, warpgroups of a CTA."""
 
     @property
     def is_odd(self) -> bool:
@@ -211,6 +165,57 @@ class Point:
     def atom_n(self) -> int:
         """Columns of one wgmma; half of what it may be where its sum needs registers beside the promoted ones."""
         return min(self.tile_n, 128) if self.two_levels else self.tile_n
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point(Tiling):
+    """A setting that fits the GPU, and what it takes of shared memory and registers. Raises ValueError on any other."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value not in KNOBS[field.name]:
+                raise ValueError(f"knob {field.name!r} can't be {value!r}; legal are {KNOBS[field.name]}")
+        if self.is_odd and (self.two_levels or self.small_m):
+            raise ValueError(f"tiles of {self.tile_n} columns are plain ones'")
+        if self.tile_m * self.tile_n > 256 * 208:
+            raise ValueError(f"a tile of {self.tile_m} x {self.tile_n} does not fit the registers of two warpgroups")
+        if self.tile_m == 64 and self.tile_n == 256 and self.two_levels:
+            raise ValueError("64 x 256 with promotion does not fit the registers of one warpgroup")
+        if self.streamed and (self.planes != 2 or self.tile_m != 128 or self.tile_n > 128 or self.cluster_n > 1):
+            raise ValueError(
+                "what is streamed is fp32 as pairs, in tiles of 128 x 64 or 128 x 128, and clusters along M"
+            )
+        if not self.small_m and self.tile_n < 64:
+            raise ValueError(f"tiles of {self.tile_n} columns are small_m ones'")
+        if self.scheme == "tf32" and (self.small_m or self.staged or self.pingpong):
+            raise ValueError("tf32 is multiplied by warpgroups together, in tiles of 64, 128 or 256 columns")
+        if self.small_m and (self.two_levels or self.bulk or self.cluster_m * self.cluster_n > 1):
+            raise ValueError("a small-M product is plain, and its clusters are its splits of K")
+        if self.small_m and (self.split_k > MOST_TOGETHER or self.tile_m > 128 or self.tile_n > 64):
+            raise ValueError(f"a small-M product has tiles of 64 or 128 x 16 to 64, and at most {MOST_TOGETHER} splits")
+        if self.small_m and self.cluster > 1 and self.share_bytes > self.depth_stages * self.stage_bytes:
+            raise ValueError(f"the sums of {self.split_k} splits do not fit where {self.depth_stages} stages were")
+        if self.scheme == "mixed_input" and (not self.small_m or self.dual):
+            raise ValueError("a mixed-input product is a small-M one, and one product alone")
+        if self.staged and (self.two_levels or self.small_m or self.bulk or self.columns % 64):
+            raise ValueError("what is staged is plain, not in bulk, and whole lines of 64 columns")
+        if self.pingpong and (self.two_levels or self.small_m or self.tile_m * self.tile_n > 128 * 208):
+            raise ValueError("what goes in turns is plain, and a tile fits the registers of one warpgroup")
+        if self.dual and (self.scheme == "fp8" or (self.split_k > 1 and not self.small_m)):
+            raise ValueError("what is dual has 16 bits or fp32, and whole sums")
+        if self.dual and self.bulk and self.two_levels:
+            raise ValueError("what is dual and of fp32 does not leave in bulk")
+        if self.dual and (self.tile_m < 80 if self.small_m else self.tile_n not in (128, 192, 256)):
+            raise ValueError("what is dual has 128, 192 or 256 columns, or 80 to 128 small_m rows")
+        if self.tile_m in (80, 96, 112) and not (self.dual and self.small_m):
+            raise ValueError(f"tiles of {self.tile_m} rows are dual and small_m")
+        if self.stream_k and (self.streamed or self.bulk or self.staged or self.small_m or self.pingpong or self.dual):
+            raise ValueError("stream-K is of warpgroups that share a tile, and write it themselves")
+        if self.stream_k and self.split_k > 1:
+            raise ValueError("stream-K cuts K itself: with split_k=1")
+        if self.depth_stages < 2:
+            raise ValueError(f"fewer than two stages of {self.stage_bytes} bytes fit")
 
     @property
     def stage_bytes(self) -> int:
@@ -314,6 +319,6 @@ def chains_of(point: Point) -> tuple[Chain, ...]:
     if point.scheme == "bf16x6":
         cross = ((hi, least), (lo, lo), (least, hi), *cross)
     first = [Chain(cross, RESIDUAL_SHIFT, range(DEPTH // ATOM))] if point.scheme == "fp16x3" else []
-    last = (*cross, *main) if point.scheme in ("shared", "bf16x6") else main
+    last = (*cross, *main) if point.scheme == "bf16x6" else main
     each = (DEPTH if point.interval == "auto" else int(point.interval)) // ATOM
     return (*first, *(Chain(last, 0, range(at, at + each)) for at in range(0, DEPTH // ATOM, each)))

@@ -7,7 +7,7 @@
     warp      parts of 16 rows x tile_n / 2 columns: mma.m16n8k16, fp32 sums
 
 A part's sums lie in registers as a warp's do after wgmma: pairs of neighbouring columns, two rows 8 apart, pairs every
-8 columns. So a EpilogueStore ends this tile, too. What lies outside of A and B is read as nought.
+8 columns. So an EpilogueStore ends this tile, too. What lies outside of A and B is read as nought.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from cutlass.memory import SmemAllocator
 
 from ...common.control import when
 from ..epilogue.epilogue import EpilogueStore
+from ..epilogue.expression import TileAt
 from ..host.plan import Point
 
 DEPTH = 32  # of K a stage
@@ -109,7 +110,7 @@ class Ampere:
         for part in cutlass.range_constexpr(self.parts):
             places = _Places(row + 16 * part + lane // 4, column + lane % 4 * 2)
             self.finish.store(
-                sums[part], places, c, operands, (), corner=(top, left, layer), sizes=(m, n), block=p.block
+                sums[part], places, c, operands, (), at=TileAt((top, left, layer), (m, n)), block=p.block
             )  # fmt: skip
 
     def _fill(self, sides: tuple[tuple[Any, ...], ...], step: Any, k: Any) -> None:

@@ -20,9 +20,9 @@ from typing import Any
 import cutlass
 from cutlass import Float32, Int32, cute, pipeline
 from cutlass.cute.nvgpu import cpasync, warpgroup
-from cutlass.memory import SmemAllocator
 from cutlass.pipeline import pipeline_init_arrive, pipeline_init_wait
 
+from ..epilogue.expression import TileAt
 from ..host.plan import Point
 from .wgmma import TURN, WgmmaProduct
 
@@ -30,7 +30,7 @@ from .wgmma import TURN, WgmmaProduct
 def takes(point: Point) -> bool:
     """Whether this kernel has such a Point: plain, whole sums, every tile written by the threads that made it."""
     apart = point.split_k > 1 or point.small_m or point.streamed or point.bulk or point.staged or point.stream_k
-    return point.scheme == "plain" and not point.promote and not apart
+    return point.scheme == "plain" and not apart
 
 
 class GroupedMainloop(WgmmaProduct):
@@ -43,12 +43,11 @@ class GroupedMainloop(WgmmaProduct):
 
     @cute.kernel
     def _kernel(
-        self, tma_a: cute.CopyAtom, from_a: cute.Tensor, tma_b: cute.CopyAtom, from_b: cute.Tensor,
-        tma_g: cute.CopyAtom, from_g: cute.Tensor, c: cute.Tensor, more: list, mma: cute.TiledMma,
-        smem_a: cute.ComposedLayout, smem_b: cute.ComposedLayout, tma_c: cute.CopyAtom, to_c: cute.Tensor,
-        smem_c: cute.ComposedLayout, tma_x: cute.CopyAtom, from_x: cute.Tensor, splits: Int32, chunk: Int32,
+        self, loads: list, c: cute.Tensor, more: list, mma: cute.TiledMma, layouts: list, out: list, splits: Int32,
+        chunk: Int32,
     ) -> None:  # fmt: skip
         p = self.point
+        tma_a, from_a, tma_b, from_b = loads[:4]
         ends, operands = more[0], more[1:]
         thread, _, _ = cute.arch.thread_idx()
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
@@ -57,11 +56,7 @@ class GroupedMainloop(WgmmaProduct):
             cpasync.prefetch_descriptor(tma_b)
         at, mask_a, mask_b = self._in_cluster()
 
-        shared = SmemAllocator()
-        readers = (p.cluster_m + p.cluster_n - 1) * p.groups * 4
-        stages = self._stages(shared, readers=readers, cluster=(p.cluster_m, p.cluster_n))
-        s_a = shared.allocate_tensor(self.element, smem_a.outer, byte_alignment=1024, swizzle=smem_a.inner)
-        s_b = shared.allocate_tensor(self.element, smem_b.outer, byte_alignment=1024, swizzle=smem_b.inner)
+        _, stages, s_a, s_b = self._stage_memory(layouts)
         pipeline_init_arrive(cluster_shape_mn=(p.cluster_m, p.cluster_n), is_relaxed=True)
         to_b, g_b = self._sides(tma_b, from_b, s_b, (p.tile_n, p.depth), at=at[0], together=p.cluster_m)
 
@@ -153,7 +148,7 @@ class GroupedMainloop(WgmmaProduct):
                     for part in cutlass.range_constexpr(parts_m * parts_n):
                         self.finish.store(
                             sums[part], places[(None, part % parts_m, part // parts_m)], c, operands, (),
-                            corner=(top, left, 0), sizes=(end, n), block=p.block,
+                            at=TileAt((top, left, 0), (end, n)), block=p.block,
                         )  # fmt: skip
                     work += stride * p.turns
                     if cutlass.const_expr(p.pingpong):

@@ -18,7 +18,7 @@ import cutlass
 from cutlass import Int32
 
 from ...common.math import select
-from ..epilogue.epilogue import ALL, Diagonals
+from ..epilogue.expression import ALL, Diagonals
 from ..host.plan import Point
 
 Zeros = tuple[Diagonals, Diagonals]

@@ -100,15 +100,15 @@ class MixedInputProduct(SmallM):
         )  # fmt: skip
         tma_a, from_a = self._tma(a, smem_a, (p.tile_m, p.depth), 1)
         tma_b, from_b = self._tma(b, smem_b, (p.tile_n, p.depth), 1)
-        kernel = self._unpacked(tma_a, from_a, tma_b, from_b, c, list(more), mma, smem_a, smem_b, chunk)
+        kernel = self._mixed([tma_a, from_a, tma_b, from_b], c, list(more), mma, [smem_a, smem_b], chunk)
         self._launch(kernel, clusters, stream)
 
     @cute.kernel
-    def _unpacked(
-        self, tma_a: cute.CopyAtom, from_a: cute.Tensor, tma_b: cute.CopyAtom, from_b: cute.Tensor, c: cute.Tensor,
-        more: list, mma: cute.TiledMma, smem_a: cute.ComposedLayout, smem_b: cute.ComposedLayout, chunk: Int32,
-    ) -> None:  # fmt: skip
+    def _mixed(self, loads: list, c: cute.Tensor, more: list, mma: cute.TiledMma, layouts: list, chunk: Int32) -> None:
+        """`loads`: TMA's copy and the tensor of A and of B; `layouts`: of their stages."""
         p = self.point
+        tma_a, from_a, tma_b, from_b = loads
+        smem_a, smem_b = layouts
         thread, _, _ = cute.arch.thread_idx()
         warp, rank, shares, stages, s_a, s_b = self._head(
             thread, (tma_a, tma_b), (self.narrow, self.element), (smem_a, smem_b)
@@ -166,7 +166,7 @@ class MixedInputProduct(SmallM):
                 reading.advance()
             epilogue = more[len(self.prologue.operands) - 1 :]
             tile, sizes = (row, column, layer), (rows_of_c, n)
-            self._end([total], shares, rank, thread, places[(None, 0, 0)], c, epilogue, tile, sizes)
+            self._end([total], shares, (rank, thread), places[(None, 0, 0)], c, epilogue, tile, sizes)
 
     def _of_row(self, factors: list[Any], row: Any, batch: Any) -> dict[str, Any]:
         """What the prologue reads of a row for all of K."""

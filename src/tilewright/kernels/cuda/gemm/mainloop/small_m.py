@@ -6,7 +6,7 @@
     last warp                      TMA of A and B into stages; several CTAs share a multiprocessor, so that between them
                                    some 150 KB are on their way at any time
     warpgroups                     one chain of wgmma over the CTA's share of K; what they hold then goes to the CTAs of
-                                   the cluster, each of which adds up and writes some columns (see `shares`)
+                                   the cluster, each of which adds up and writes some columns (see `dsmem_reduction`)
 
     dual: a second A, as large and lying as the first; each is half of a stage, and the same warpgroup has two chains,
     so that a thread holds both sums of its elements of C, of tile_m / 2 rows; 64 go through wgmma where that are less,
@@ -34,6 +34,7 @@ from cutlass.utils import hopper_helpers
 from ...common.control import when
 from ..epilogue.dsmem_reduction import DsmemReduction
 from ..epilogue.epilogue import Gate
+from ..epilogue.expression import TileAt
 from ..host.plan import DEPTH
 from .wgmma import WgmmaProduct
 
@@ -65,7 +66,7 @@ class SmallM(WgmmaProduct):
         tma_b, from_b = self._tma(b, smem_b, (p.tile_n, DEPTH), 1)
 
         kernel = self._small_m(
-            tma_a, from_a, tma_g, from_g, tma_b, from_b, c, list(more), mma, smem_a, smem_b, chunk
+            [tma_a, from_a, tma_g, from_g, tma_b, from_b], c, list(more), mma, [smem_a, smem_b], chunk
         )  # fmt: skip
         self._launch(kernel, clusters, stream)
 
@@ -82,11 +83,12 @@ class SmallM(WgmmaProduct):
 
     @cute.kernel
     def _small_m(
-        self, tma_a: cute.CopyAtom, from_a: cute.Tensor, tma_g: cute.CopyAtom, from_g: cute.Tensor,
-        tma_b: cute.CopyAtom, from_b: cute.Tensor, c: cute.Tensor, more: list, mma: cute.TiledMma,
-        smem_a: cute.ComposedLayout, smem_b: cute.ComposedLayout, chunk: Int32,
-    ) -> None:  # fmt: skip
+        self, loads: list, c: cute.Tensor, more: list, mma: cute.TiledMma, layouts: list, chunk: Int32
+    ) -> None:
+        """`loads`: TMA's copy and the tensor of A, the second A and B; `layouts`: of A's and B's stages."""
         p = self.point
+        tma_a, from_a, tma_g, from_g, tma_b, from_b = loads
+        smem_a, smem_b = layouts
         thread, _, _ = cute.arch.thread_idx()
         given = ((tma_a, from_a), (tma_g, from_g))[: p.tile_m // p.rows]
         warp, rank, shares, stages, s_a, s_b = self._head(
@@ -148,20 +150,21 @@ class SmallM(WgmmaProduct):
             if end > begin:
                 stages.consumer_release(freeing)
             within = sizes if p.rows % 64 == 0 else (cutlass.min(sizes[0], (row + 1) * p.rows), sizes[1])
-            self._end(totals, shares, rank, thread, places[(None, 0, 0)], c, more, (row, column, layer), within)
+            self._end(totals, shares, (rank, thread), places[(None, 0, 0)], c, more, (row, column, layer), within)
 
     def _end(
-        self, totals: list[Any], shares: DsmemReduction | None, rank: Any, thread: Any, places: Any, c: Any,
+        self, totals: list[Any], shares: DsmemReduction | None, who: tuple[Any, Any], places: Any, c: Any,
         operands: list[Any], tile: tuple[Any, Any, Any], sizes: tuple[Any, Any],
     ) -> None:  # fmt: skip
-        """Write the tile (row, column, layer), or this CTA's share of it once all of the cluster have been heard."""
-        p = self.point
+        """Write the tile (row, column, layer), or this CTA's share of it once all of the cluster have been heard.
+        `who`: this CTA's rank, and its thread."""
+        p, (rank, thread) = self.point, who
         row, column, layer = tile
 
         def write() -> None:
             sums = totals if shares is None else shares.received(thread)
-            corner = (row * p.rows, column * p.tile_n + rank * p.share, layer)
-            self.finish.store(Gate(*sums) if p.dual else sums[0], places, c, operands, (), corner=corner, sizes=sizes)
+            at = TileAt((row * p.rows, column * p.tile_n + rank * p.share, layer), sizes)
+            self.finish.store(Gate(*sums) if p.dual else sums[0], places, c, operands, (), at=at)
 
         if shares is None:
             write()
@@ -228,14 +231,9 @@ class SmallM(WgmmaProduct):
         column = rest - row * columns  # neighbours in time read the same of A
         steps = cute.ceil_div(k, p.depth)
         if self.reach is not None:
-            return row, column, layer, *self._share(rank, steps, row, column)
+            first, last = self.reach.steps(Int32(0), steps, row, column)
+            share = cute.ceil_div(last - first, p.cluster)
+            begin = first + rank * share
+            return row, column, layer, begin, cutlass.min(begin + share, last)
         begin = rank * (chunk // p.depth)
         return row, column, layer, begin, cutlass.min(begin + chunk // p.depth, steps)
-
-    def _share(self, rank: Any, steps: Any, row: Any, column: Any) -> tuple[Any, Any]:
-        """A CTA's of the steps that its tile needs."""
-        assert self.reach is not None
-        first, last = self.reach.steps(Int32(0), steps, row, column)
-        share = cute.ceil_div(last - first, self.point.cluster)
-        begin = first + rank * share
-        return begin, cutlass.min(begin + share, last)

@@ -36,8 +36,9 @@ from cutlass.utils import hopper_helpers
 from ...common.control import when
 from ...common.math import both, either
 from ..epilogue.epilogue import EpilogueStore, power_of_two
+from ..epilogue.expression import TileAt
 from ..fp32.pair import QUAD, Scale, SeenMagnitudes, exponent_of, extremes, highest, split_quad, split_soon, unsafe
-from ..host.plan import ATOM, DEPTH, RESIDUAL_SHIFT, Chain, Point
+from ..host.plan import ATOM, DEPTH, Chain, Point
 from .k_range import NO_ZEROS, Zeros
 from .two_level import promote, scale_back
 from .wgmma import TURN, WgmmaProduct
@@ -49,7 +50,78 @@ EMPTY = 127  # no row has a larger exponent: the smallest subnormal number, time
 HEADROOM = 2  # binades that a row's largest element may grow by before its exponent changes
 
 
-class Streamed(WgmmaProduct):
+class SplitInRegisters(WgmmaProduct):
+    """How a lane has A's rows of a stage: split, under exponents that grow with what it meets."""
+
+    def _take(self, s_a: Any, own_rows: list[Any], stage: Any, halves_of_a: list[Any], of_rows: list[Any]) -> None:
+        """64 of K of this lane's two rows into registers, split."""
+        words = [cute.recast_tensor(half, Int32) for half in halves_of_a]
+        highs = []
+        for r in range(2):
+            for slab, quad in enumerate(self._quads(s_a, own_rows[r], stage)):
+                planes = split_soon(quad, of_rows[1][r])
+                highs += planes[0]
+                self._keep(words, planes, slab, r)
+        vanishing, beyond = unsafe(*extremes(highs))
+        again = partial(self._look_again, s_a, own_rows, stage, words, of_rows, beyond)
+        when(cute.arch.vote_any_sync(either(vanishing, beyond)), again)
+
+    def _keep(self, words: list[Any], planes: list[Any], slab: int, r: int) -> None:
+        """A quad's halves where wgmma takes them from."""
+        for plane in range(2):
+            for pair in range(2):
+                words[plane][slab * 4 + pair * 2 + r] = planes[plane][pair]
+
+    def _look_again(
+        self, s_a: Any, own_rows: list[Any], stage: Any, words: list[Any], of_rows: Any, beyond: Any
+    ) -> None:  # fmt: skip
+        """Whether these 64 of K need care; zeros don't."""
+        wrong = beyond
+        for r in range(2):
+            scale = Scale(of_rows[0][r])
+            for quad in self._quads(s_a, own_rows[r], stage):
+                for e in range(QUAD):
+                    wrong = either(wrong, scale.loses(quad[e]))
+        careful = partial(self._take_care, s_a, own_rows, stage, words, of_rows)
+        when(cute.arch.vote_any_sync(wrong), careful)
+
+    def _take_care(self, s_a: Any, own_rows: list[Any], stage: Any, words: list[Any], of_rows: Any) -> None:
+        """The same, whatever these 64 of K are."""
+        for r in range(2):
+            quads = self._quads(s_a, own_rows[r], stage)
+            seen = SeenMagnitudes(1)
+            seen.look(quads)
+            cute.arch.sync_warp()
+            bits = highest(seen.most[0], 4)
+            when(both(bits != Int32(0), of_rows[0][r] > exponent_of(bits)), partial(lower, of_rows, r, bits))
+            scales = [Scale(of_rows[0][r])] * QUAD
+            for slab in range(SLABS):
+                self._keep(words, split_quad(quads[slab], scales, seen.odd[0]), slab, r)
+        cute.arch.sync_warp()
+
+    def _quads(self, s_a: Any, row: Any, stage: Any) -> list[Any]:
+        """What this lane has of a row."""
+        lane = cute.arch.lane_idx() % 4
+        return [self._quad(s_a, row, lane, stage * SLABS + slab) for slab in range(SLABS)]
+
+    def _quad(self, s_a: Any, row: Any, lane: Any, slot: Any) -> Any:
+        held = cute.make_rmem_tensor((QUAD,), Float32)
+        start = s_a.iterator + cute.crd2idx((row, lane * QUAD, slot), s_a.layout)
+        cute.autovec_copy(cute.make_tensor(start.align(4 * QUAD), cute.make_layout((QUAD,))), held)
+        return held
+
+    def _lower(self, total: Any, of_rows: Any) -> None:
+        """Sums under their rows' new exponents."""
+        for r in range(2):
+            half = of_rows[2][r] >> Int32(1)
+            factors = power_of_two(half), power_of_two(of_rows[2][r] - half)
+            for q in range(self.point.tile_n // 8):
+                for e in range(2):
+                    total[((e, r, q), 0, 0)] = total[((e, r, q), 0, 0)] * factors[0] * factors[1]
+        settle(of_rows)
+
+
+class Streamed(SplitInRegisters):
     """A Point with `streamed`: A is fp32, B split. Its tensors are A, B, C, the exponents of B's columns, operands."""
 
     starts_early = False
@@ -57,7 +129,6 @@ class Streamed(WgmmaProduct):
     def __init__(self, point: Point, finish: EpilogueStore, zeros: Zeros = NO_ZEROS) -> None:
         super().__init__(point, finish, zeros)
         self.scales = 1
-        self.shift = RESIDUAL_SHIFT if point.scheme == "fp16x3" else 0
         self.stages_a = point.depth_stages + 1
 
     def __call__(
@@ -83,18 +154,20 @@ class Streamed(WgmmaProduct):
         tma_a, from_a = self._tma(a, smem_a, (p.tile_m, SLAB), 1)
         tma_b, from_b = self._tma(b, smem_b, (p.tile_n, DEPTH), p.cluster_m)
 
-        kernel = self._streamed(
-            tma_a, from_a, tma_b, from_b, c, list(more), mma, of_tile, smem_a, smem_b, splits, chunk
-        )  # fmt: skip
+        loads = [tma_a, from_a, tma_b, from_b]
+        kernel = self._streamed(loads, c, list(more), [mma, of_tile], [smem_a, smem_b], splits, chunk)
         self._launch(kernel, clusters, stream)
 
     @cute.kernel
     def _streamed(
-        self, tma_a: cute.CopyAtom, from_a: cute.Tensor, tma_b: cute.CopyAtom, from_b: cute.Tensor, c: cute.Tensor,
-        more: list, mma: cute.TiledMma, of_tile: cute.TiledMma, smem_a: cute.Layout, smem_b: cute.ComposedLayout,
-        splits: Int32, chunk: Int32,
-    ) -> None:  # fmt: skip
+        self, loads: list, c: cute.Tensor, more: list, mmas: list, layouts: list, splits: Int32, chunk: Int32
+    ) -> None:
+        """`loads`: TMA's copy and the tensor of A and of B; `mmas`: of a part of a tile, and of the whole; `layouts`:
+        of A's and B's stages."""
         p = self.point
+        tma_a, from_a, tma_b, from_b = loads
+        mma, of_tile = mmas
+        smem_a, smem_b = layouts
         thread, _, _ = cute.arch.thread_idx()
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         if warp == 0:
@@ -103,9 +176,11 @@ class Streamed(WgmmaProduct):
         at, _, mask_b = self._in_cluster()
 
         shared = SmemAllocator()
-        stages_a = self._pipeline(shared, self.stages_a, p.tile_m * DEPTH * 4, p.groups * 4, 1)
-        stages_b = self._pipeline(
-            shared, p.depth_stages, p.tile_n * DEPTH * 2 * p.planes, p.cluster_m * p.groups * 4, p.cluster_m
+        stages_a = self._stages(
+            shared, readers=p.groups * 4, cluster=(1, 1), count=self.stages_a, size=p.tile_m * DEPTH * 4
+        )  # fmt: skip
+        stages_b = self._stages(
+            shared, readers=p.cluster_m * p.groups * 4, cluster=(p.cluster_m, 1), size=p.tile_n * DEPTH * 2 * p.planes
         )  # fmt: skip
         s_a = shared.allocate_tensor(Float32, smem_a, byte_alignment=1024)
         s_b = shared.allocate_tensor(self.element, smem_b.outer, byte_alignment=1024, swizzle=smem_b.inner)
@@ -205,90 +280,11 @@ class Streamed(WgmmaProduct):
                     stages_b.consumer_release(reading_b)
                     reading_b.advance()
                 at_m = (row * p.cluster_m + at[0]) * p.tile_m
-                bases = of_rows[0]
                 self.finish.store(
-                    total, places[(None, 0, 0)], c, more[self.scales :], ([bases[0], bases[1]], more[0]),
-                    corner=(at_m, column * p.tile_n, layer), sizes=(m, n),
+                    total, places[(None, 0, 0)], c, more[self.scales :], ([of_rows[0][0], of_rows[0][1]], more[0]),
+                    at=TileAt((at_m, column * p.tile_n, layer), (m, n)),
                 )  # fmt: skip
                 work += stride
-
-    def _pipeline(self, shared: Any, count: int, size: int, readers: int, together: int) -> Any:
-        return pipeline.PipelineTmaAsync.create(
-            barrier_storage=shared.allocate_array(cutlass.Int64, count * 2),
-            num_stages=count,
-            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-            consumer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, readers),
-            tx_count=size,
-            cta_layout_vmnk=cute.make_layout((1, together, 1, 1)),
-            defer_sync=True,
-        )
-
-    def _take(self, s_a: Any, own_rows: list[Any], stage: Any, halves_of_a: list[Any], of_rows: list[Any]) -> None:
-        """64 of K of this lane's two rows into registers, split."""
-        words = [cute.recast_tensor(half, Int32) for half in halves_of_a]
-        highs = []
-        for r in range(2):
-            for slab, quad in enumerate(self._quads(s_a, own_rows[r], stage)):
-                planes = split_soon(quad, of_rows[1][r], self.shift)
-                highs += planes[0]
-                self._keep(words, planes, slab, r)
-        vanishing, beyond = unsafe(*extremes(highs))
-        again = partial(self._look_again, s_a, own_rows, stage, words, of_rows, beyond)
-        when(cute.arch.vote_any_sync(either(vanishing, beyond)), again)
-
-    def _keep(self, words: list[Any], planes: list[Any], slab: int, r: int) -> None:
-        """A quad's halves where wgmma takes them from."""
-        for plane in range(2):
-            for pair in range(2):
-                words[plane][slab * 4 + pair * 2 + r] = planes[plane][pair]
-
-    def _look_again(
-        self, s_a: Any, own_rows: list[Any], stage: Any, words: list[Any], of_rows: Any, beyond: Any
-    ) -> None:  # fmt: skip
-        """Whether these 64 of K need care; zeros don't."""
-        wrong = beyond
-        for r in range(2):
-            scale = Scale(of_rows[0][r])
-            for quad in self._quads(s_a, own_rows[r], stage):
-                for e in range(QUAD):
-                    wrong = either(wrong, scale.loses(quad[e]))
-        careful = partial(self._take_care, s_a, own_rows, stage, words, of_rows)
-        when(cute.arch.vote_any_sync(wrong), careful)
-
-    def _take_care(self, s_a: Any, own_rows: list[Any], stage: Any, words: list[Any], of_rows: Any) -> None:
-        """The same, whatever these 64 of K are."""
-        for r in range(2):
-            quads = self._quads(s_a, own_rows[r], stage)
-            seen = SeenMagnitudes(1)
-            seen.look(quads)
-            cute.arch.sync_warp()
-            bits = highest(seen.most[0], 4)
-            when(both(bits != Int32(0), of_rows[0][r] > exponent_of(bits)), partial(lower, of_rows, r, bits))
-            scales = [Scale(of_rows[0][r])] * QUAD
-            for slab in range(SLABS):
-                self._keep(words, split_quad(quads[slab], scales, seen.odd[0], self.shift), slab, r)
-        cute.arch.sync_warp()
-
-    def _quads(self, s_a: Any, row: Any, stage: Any) -> list[Any]:
-        """What this lane has of a row."""
-        lane = cute.arch.lane_idx() % 4
-        return [self._quad(s_a, row, lane, stage * SLABS + slab) for slab in range(SLABS)]
-
-    def _quad(self, s_a: Any, row: Any, lane: Any, slot: Any) -> Any:
-        held = cute.make_rmem_tensor((QUAD,), Float32)
-        start = s_a.iterator + cute.crd2idx((row, lane * QUAD, slot), s_a.layout)
-        cute.autovec_copy(cute.make_tensor(start.align(4 * QUAD), cute.make_layout((QUAD,))), held)
-        return held
-
-    def _lower(self, total: Any, of_rows: Any) -> None:
-        """Sums under their rows' new exponents."""
-        for r in range(2):
-            half = of_rows[2][r] >> Int32(1)
-            factors = power_of_two(half), power_of_two(of_rows[2][r] - half)
-            for q in range(self.point.tile_n // 8):
-                for e in range(2):
-                    total[((e, r, q), 0, 0)] = total[((e, r, q), 0, 0)] * factors[0] * factors[1]
-        settle(of_rows)
 
     def _start_sum(
         self, mma: Any, waves: list[Any], total: Any, halves_of_a: list[Any], r_b: Any, stage: Any,

@@ -16,7 +16,8 @@ from cutlass import Boolean, Int32, cute
 
 from ...common.control import loop, when
 from ...common.math import both, select
-from ..host.plan import Point
+from ..host.plan import BAND, Point
+from .k_range import KRange
 
 Bounds = tuple[int | None, int | None]
 
@@ -79,3 +80,48 @@ class Band:
         loop(Int32(0), rows, needed)
         when(state[2] < Int32(0), lambda: loop(Int32(0), rows, other))
         return state[1], state[2]
+
+
+class TileSchedule:
+    """Of a Point's persistent clusters: which tile has which turn, and which steps of K it needs."""
+
+    point: Point
+    band: Band | None
+    reach: KRange | None
+
+    def _place(self, work: Any, rows: Any, columns: Any) -> tuple[Any, Any, Any]:
+        """(row, column, layer of C) of a cluster tile: layers outermost, then bands, columns, rows of a band."""
+        tiles = rows * columns
+        layer = work // tiles
+        rest = work - layer * tiles
+        if self.band is not None:
+            return *self.band.place(rest, rows, columns), layer
+        reach = self.reach
+        if reach is not None and reach.by_columns:
+            rows, columns = columns, rows
+        row, column = in_bands(rest, rows, columns, BAND)
+        if reach is None:
+            return row, column, layer
+        row = rows - 1 - row if reach.backwards else row
+        return (column, row, layer) if reach.by_columns else (row, column, layer)
+
+    def _turn(self, work: Any, stride: Any, all_work: Any) -> Any:
+        """The number of the cluster tile that has this turn."""
+        return work if self.reach is None else self.reach.turn(work, stride, all_work)
+
+    def _rounds(self, tiles: Any, steps: Any) -> tuple[Any, Any, Any]:
+        """A cluster's first tile, the distance to its next, and the end of all."""
+        p = self.point
+        return cute.arch.block_idx()[0] // p.cluster, cute.arch.grid_dim()[0] // p.cluster, tiles
+
+    def _steps(self, turn: Any, rows: Any, columns: Any, splits: Any, each: Any, steps: Any) -> tuple[Any, ...]:
+        """(row, column, layer) of a cluster tile, and the first and the last of its steps of K."""
+        row, column, layer = self._place(turn, rows, columns)
+        begin = (layer - layer // splits * splits) * each
+        return row, column, layer, *self._range(begin, cutlass.min(begin + each, steps), row, column, columns)
+
+    def _range(self, begin: Any, end: Any, row: Any, column: Any, columns: Any) -> tuple[Any, Any]:
+        """The first and the last step of a cluster tile; of one that the result does not depend on, none."""
+        if self.reach is not None:
+            begin, end = self.reach.steps(begin, end, row, column)
+        return begin, end if self.band is None else select(self.band.needs(row, column, columns), end, begin)

@@ -25,9 +25,9 @@ from ...common import math as m
 from ...common.spec import ArraySpec, Function, Sweep, reads
 from ...rows.combine import WARP, Board, Held, combine_rows
 from ...rows.reducers import Reducer
-from ..epilogue.epilogue import WIDE
+from ..epilogue.expression import WIDE
 from ..fp32.pair import QUAD
-from ..fp32.split import MOST_GROUP, PER, Chunk, Split
+from ..fp32.split import MOST_GROUP, PER, Chunk, Split, SplitPlan
 from ..host.recorded import is_aligned
 
 LONGEST_ROW = MOST_GROUP * PER * QUAD  # of K, that a CTA's registers hold
@@ -116,15 +116,15 @@ def _walk(x: Tensor, line: int) -> Walk:
 class PrologueSplit(Split):
     """A Split of what a PrologueSpec gives; `walks`: of its operands."""
 
-    def __init__(self, prologue: PrologueSpec, walks: Sequence[Walk], **more: Any) -> None:
-        super().__init__(**more)
+    def __init__(self, plan: SplitPlan, prologue: PrologueSpec, walks: Sequence[Walk]) -> None:
+        super().__init__(plan)
         self.prologue = prologue
         self.walks = {o.name: walk for o, walk in zip(prologue.operands, walks, strict=True)}
         self.dtypes = {o.name: o.dtype for o in prologue.operands}
         self.reducers = [
             [Reducer(op=r.op, source=r.source, dtype=r.dtype) for r in s.reductions] for s in prologue.sweeps
         ]
-        if prologue.sweeps and not (self.major == "k" and self.held):
+        if prologue.sweeps and not (self.plan.major == "k" and self.plan.held):
             raise ValueError(f"rows of more than {LONGEST_ROW}, or across memory, are not reduced on their way in")
 
     def __call__(self, tensors: tuple[Any, ...], clusters: Any, splits: Any, chunk: Any, stream: Any) -> None:  # type: ignore[override]
@@ -132,13 +132,13 @@ class PrologueSplit(Split):
         split."""
         planes, exponents, *operands = tensors
         kernel = self._prologue(list(operands), planes, exponents, chunk)
-        self.launch(kernel, rows=cute.size(planes, mode=[0]), batches=cute.size(planes, mode=[2]) // self.planes,
+        self.launch(kernel, rows=cute.size(planes, mode=[0]), batches=cute.size(planes, mode=[2]) // self.plan.planes,
                     layers=cute.size(exponents, mode=[1]), stream=stream)  # fmt: skip
 
     @cute.kernel
     def _prologue(self, operands: list, planes: cute.Tensor, exponents: cute.Tensor, chunk: Any) -> None:
-        part = Chunk(planes, exponents, chunk, self.ctas)
-        (self.rows_across if self.major == "r" else self.rows_along)(part, operands, planes)
+        part = Chunk(planes, exponents, chunk, self.plan.ctas)
+        (self.rows_across if self.plan.major == "r" else self.rows_along)(part, operands, planes)
 
     def read_quads(self, chunk: Any, x: Any, row: Any, steps: Sequence[Any]) -> list[Any]:
         """The factor's quads that begin at (row, step) for each step."""
@@ -156,9 +156,9 @@ class PrologueSplit(Split):
 
     def _begin(self, chunk: Any, row: Any, step: Any) -> tuple[Any, Any]:
         """Where a quad begins, or the last there is."""
-        if not self.wide:
+        if not self.plan.wide:
             return row, step
-        across = self.major == "r"
+        across = self.plan.major == "r"
         return m.smaller(row, chunk.rows - (QUAD if across else 1)), m.smaller(
             step, chunk.end - (1 if across else QUAD)
         )
@@ -172,15 +172,15 @@ class PrologueSplit(Split):
             return values
         valid = [step + e < chunk.end for step in steps for e in range(QUAD)]
         shared = SmemAllocator()
-        group, member = chunk.thread // self.group, chunk.thread % self.group
+        group, member = chunk.thread // self.plan.group, chunk.thread % self.plan.group
         for sweep, reducers in zip(self.prologue.sweeps, self.reducers, strict=True):
             given = [cell.call(sweep.elements, e, values) for cell in cells for e in range(QUAD)]
             helds = [Held(reducer, 1) for reducer in reducers]
             for i, (held, reducer) in enumerate(zip(helds, reducers, strict=True)):
                 held[0] = reducer.block([reducer.prepare(g[i]) for g in given], valid, [])
-            wide = self.group > WARP
-            boards = [Board(shared, r, self.threads // WARP) if wide else None for r in reducers]
-            combine_rows(helds, boards, group=group, member=member, group_threads=self.group)
+            wide = self.plan.group > WARP
+            boards = [Board(shared, r, self.plan.threads // WARP) if wide else None for r in reducers]
+            combine_rows(helds, boards, group=group, member=member, group_threads=self.plan.group)
             for held, reducer, reduction in zip(helds, reducers, sweep.reductions, strict=True):
                 values |= zip(reduction.results, reducer.results(held[0]), strict=True)
             if sweep.rows is not None:
@@ -206,7 +206,7 @@ class _Cell:
     def _positions(self, e: int) -> dict[str, Any]:
         """Of the quad's element, as the factor has its dimensions."""
         chunk, (row, step) = self._chunk, self._at
-        across = self._split.major == "r"
+        across = self._split.plan.major == "r"
         inside = [m.smaller(row + e if across else row, chunk.rows - 1),
                   m.smaller(step if across else step + e, chunk.end - 1)]  # fmt: skip
         sides = inside if self._split.prologue.side == "left" else inside[::-1]
@@ -223,12 +223,12 @@ class _Cell:
     def _quad(self, tensor: Any, walk: Walk) -> list[Any]:
         strides, lines = walk
         chunk, (row, step) = self._chunk, self._at
-        across = self._split.major == "r"
+        across = self._split.plan.major == "r"
         line = 0 if across else 1
         if strides[line] == 0:
             last = (m.smaller(row, chunk.rows - 1), m.smaller(step, chunk.end - 1), chunk.batch)
             return [tensor[last]] * QUAD
-        if lines and self._split.wide:
+        if lines and self._split.plan.wide:
             held = cute.make_rmem_tensor((QUAD,), tensor.element_type)
             start = tensor.iterator + cute.crd2idx((row, step, chunk.batch), tensor.layout)
             there = start.align(QUAD * tensor.element_type.width // 8)
