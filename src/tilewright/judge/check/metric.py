@@ -21,7 +21,7 @@ All of it is computed block by block, on the device where the tensors lie.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -215,26 +215,45 @@ def _off(start: int, y: Tensor, t: Tensor, r: Tensor, slack: Tensor | None) -> t
 
 def is_uneven(value: Tensor, truth: Tensor, reference: Tensor, *, floor: float) -> bool:
     """Whether some part of a real result (neighbours, or a column) is by itself farther off than the `floor` in the
-    norm, and far more than the reference is there."""
+    norm, and far more than the reference is there. The reference is read only where the floor is exceeded."""
+    suspected = _parts_off(value, truth, None, floor=floor)
+    return suspected and _parts_off(value, truth, reference, floor=floor)
+
+
+def _parts_off(value: Tensor, truth: Tensor, reference: Tensor | None, *, floor: float) -> bool:
+    """Whether some part may be off, beyond `_UNEVEN` times the reference where one is given. Without one, positions
+    that are no numbers are suspected. The device is waited for once."""
     width = truth.shape[-1] if truth.ndim and not truth.is_complex() and truth.shape[-1] <= _PART else 1
-    columns = torch.zeros((3, width), dtype=torch.float64, device=value.device)
-    flat = [_flat(x) for x in (value, truth, reference)]
-    step = _PART // width * width
+    flat = [_flat(x) for x in (value, truth, reference) if x is not None]
+    columns = torch.zeros((len(flat), width), dtype=torch.float64, device=value.device)
+    found = torch.zeros((), dtype=torch.bool, device=value.device)
+    step = _part(value) // width * width
     for start in range(0, flat[0].numel(), step):
-        y, t, r = (x[start : start + step].double() for x in flat)
-        finite = torch.isfinite(y) & torch.isfinite(t) & torch.isfinite(r)
-        squares = torch.stack([torch.where(finite, x, 0.0).square_() for x in (y - t, r - t, t)])
-        whole = squares.shape[1] // _ROW * _ROW
-        rows = squares[:, :whole].view(3, -1, _ROW).sum(2)
-        if _exceeds(rows, floor) or _exceeds(squares[:, whole:].sum(1, keepdim=True), floor):
-            return True
-        columns += squares.view(3, -1, width).sum(1)
-    return _exceeds(columns, floor)
+        y, t, *r = (x[start : start + step].double() for x in flat)
+        parts = [y - t, t, *(theirs - t for theirs in r)]
+        if reference is not None:
+            finite = torch.isfinite(y) & torch.isfinite(t) & torch.isfinite(r[0])
+            parts = [torch.where(finite, part, 0.0) for part in parts]
+        whole = len(t) // _ROW * _ROW
+        rows = [torch.linalg.vector_norm(part[:whole].view(-1, _ROW), dim=1) for part in parts]
+        rest = [torch.linalg.vector_norm(part[whole:]).view(1) for part in parts]
+        found |= _exceeds(rows, floor) | _exceeds(rest, floor)
+        columns += torch.stack([torch.linalg.vector_norm(part.view(-1, width), dim=0).square_() for part in parts])
+    return bool(found | _exceeds(list(columns.sqrt_()), floor))
 
 
-def _exceeds(sums: Tensor, floor: float) -> bool:
-    mine, theirs, size = sums
-    return bool((mine > torch.maximum(_UNEVEN**2 * theirs, floor**2 * size).clamp_(min=1e-70)).any())
+def _part(tensor: Tensor) -> int:
+    """Elements at a time: as few as caches hold, or on a GPU so many that launches do not count."""
+    return _PART if tensor.device.type == "cpu" else 4 * _PART
+
+
+def _exceeds(norms: Sequence[Tensor], floor: float) -> Tensor:
+    """Whether an error is beyond the floor and the reference's; what is no number is."""
+    mine, size, *theirs = norms
+    least = (floor * size).clamp_(min=1e-35)
+    if theirs:
+        least = torch.maximum(least, _UNEVEN * theirs[0])
+    return (~(mine <= least)).any()
 
 
 def typical(truth: Tensor) -> float:
