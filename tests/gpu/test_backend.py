@@ -143,7 +143,7 @@ torch.manual_seed(0)
 module, x = Rows().cuda().eval(), torch.randn(300, 1024, device="cuda")
 {compiled}
 with torch.no_grad():
-    fast = torch.compile(module, backend=tilewright, options={"tilewright.ranked": True})
+    fast = torch.compile(module, backend=tilewright, options={{"tilewright.ranked": True}})
     fast(x)
     print(len(ours(lambda: fast(x))))
 """

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import tvm_ffi
 
 from fakes.composed import all_of, case
 from fakes.realisers import H200, cuda
@@ -91,6 +92,7 @@ def test_a_package_runs_without_the_dsl(tmp_path: Path) -> None:
             recipe.append(choice)
             taken |= set(patterns[choice.pattern].nodes)
     made = export(compose(SOURCE, [facts], found, tuple(recipe), device=H200), tmp_path, name="fast")
-    environment = os.environ | {"PYTHONPATH": str(made.package.parent)}
+    needed = Path(tvm_ffi.__file__).parents[1]  # what a package requires beside torch
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(made.package.parent), str(needed)])}
     done = subprocess.run([sys.executable, "-c", ALONE], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

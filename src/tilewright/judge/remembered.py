@@ -95,7 +95,7 @@ def against_fastest(timed: Timed, remembered: Sequence[RememberedBaseline]) -> T
     for one in remembered:
         timed = _with(timed, one)
     times = dict(timed.times_ns)
-    speeds = {name: r.mid for name, r in timed.ratios if name.partition(":")[0] == COMPILE and name in times}
+    speeds = {n: r.mid for n, r in timed.ratios if n.partition(":")[0] == COMPILE and n in times and not _is_warm(n)}
     best = min(speeds, key=lambda name: speeds[name], default=COMPILE)
     if best == COMPILE:
         return timed
@@ -118,6 +118,10 @@ def _with(timed: Timed, one: RememberedBaseline) -> Timed:
     return replace(
         timed, times_ns=(*timed.times_ns, (name, one.time_ns)), ratios=(*timed.ratios, (name, ratio))
     )  # fmt: skip
+
+
+def _is_warm(name: str) -> bool:
+    return name.endswith("_warm")
 
 
 def _renamed(timed: Timed, names: Mapping[str, str]) -> Timed:

@@ -19,7 +19,7 @@ from .graphed import Graphed
 
 CUDA_GRAPH = "cuda-graph"  # beside torch.compile's modes: what is left to torch is eager mode's, all in one CUDA graph
 MODES = ("default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune")
-_GRAPHED = ("reduce-overhead", "max-autotune")  # Inductor replays a CUDA graph of its own
+_GRAPHED = ("reduce-overhead", "max-autotune")  # what Inductor makes is replayed as a CUDA graph
 _LINE = 200
 # Otherwise Inductor first compiles a test program for each instruction set, and headers: longer than the kernels take.
 # Where the compiler then refuses the code, the case runs without torch.compile, and that is counted.
@@ -71,11 +71,7 @@ class Compiled:
             mode = self.mode
             fast = made.get(mode)
             if fast is None:
-                graphed = mode == CUDA_GRAPH
-                fast = (
-                    Graphed(function, states, refused=self._count) if graphed else self._compiled(function, mode, how)
-                )
-                made[mode] = fast
+                fast = made[mode] = self._made(function, mode, states, how)
             try:
                 return fast(*args, **kwargs)
             except TorchDynamoException as error:
@@ -87,12 +83,19 @@ class Compiled:
 
         return call
 
-    def _compiled(self, function: Function, mode: str, how: dict[str, bool | None]) -> Function:
+    def _made(self, function: Function, mode: str, states: Iterable[str], how: dict[str, bool | None]) -> Function:
+        if mode == CUDA_GRAPH:
+            return Graphed(function, states, refused=self._count)
         # Random numbers are drawn as eager mode draws them.
         options: dict[str, Any] = {**list_mode_options(mode), "fallback_random": True}
         options |= _CPU_OPTIONS if self._device == "cpu" else {}
+        graphed = mode in _GRAPHED and self._device == "cuda"
+        if graphed and not self._is_whole:  # our graph asks less of the host, and need not copy results
+            options["triton.cudagraphs"] = False
         fast: Function = torch.compile(function, options=options, **how)  # type: ignore[call-overload]
-        return _owned(function, fast) if mode in _GRAPHED and self._device == "cuda" else fast
+        if not graphed:
+            return fast
+        return _owned(function, fast) if self._is_whole else Graphed(fast, states, refused=self._count)
 
     def _counting(self, function: Function, reason: str) -> Function:
         def counted(*args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,8 @@
 """Replays a case as one CUDA graph: for modules whose kernels take less time than the host needs to launch them.
 
 Arguments are copied into memory of the graph's own, parameters and buffers are read (and buffers written) where they
-lie, and results are copied out of it, so that they are their caller's own. The first calls run as they are, on a side
+lie. Results are their caller's own: they are handed out as they lie in the graph's memory, and while anybody holds one
+of them, another recording takes its turn, or what it gives is copied. The first calls run as they are, on a side
 stream; then one is recorded. A call runs as it is, too, while somebody else records.
 """
 
@@ -20,6 +21,7 @@ from torch.utils._pytree import tree_flatten, tree_map_only
 _WARM_UPS = 2  # calls: what is compiled, planned or allocated at a first call is no part of a graph
 _MOST = 4  # graphs of a module, of arguments that lie in different ways
 _RECORDINGS = 8  # of a module: one whose parameters move again and again runs without
+_HANDED_OUT = 2  # recordings of one graph whose results are not copied: a loop holds one result while it makes the next
 _LINE = 200
 
 Function = Callable[..., Any]
@@ -71,7 +73,11 @@ class _Recordings:
         key = (spec, *((t.shape, t.stride(), t.get_device()) if isinstance(t, Tensor) else t for t in leaves))
         found = self._graphs.get(key)
         if isinstance(found, _Recorded):
-            return found.replayed(tensors)
+            try:
+                return found.replayed(function, tensors)
+            except _NotRecorded as error:
+                refused(str(error))
+                return function(*args, **kwargs)
         why = found if isinstance(found, str) else self._why_not(key, tensors)
         left = found if isinstance(found, int) else _WARM_UPS
         if not why and left > 0:
@@ -79,13 +85,14 @@ class _Recordings:
             return _beside(function, args, kwargs, tensors[0].device)
         if not why:
             self._left -= 1
+            made = _Recorded(args, kwargs, tensors, states=self._places)
             try:
-                made = self._graphs[key] = _Recorded(function, args, kwargs, tensors, states=self._places)
-            except (RuntimeError, _NotRecorded) as error:  # what the driver, or torch, says of being recorded
-                why = f"it can't be recorded as a CUDA graph: {' '.join(str(error).split())[:_LINE]}"
-                self._graphs[key] = why
+                result = made.replayed(function, tensors)
+            except _NotRecorded as error:
+                why = self._graphs[key] = str(error)
             else:
-                return made.replayed(tensors)
+                self._graphs[key] = made
+                return result
         refused(why)
         return function(*args, **kwargs)
 
@@ -103,40 +110,80 @@ class _NotRecorded(Exception):
 
 
 class _Recorded:
-    """One graph, with the memory that its arguments are copied to, and its results."""
+    """The calls of one kind: memory that arguments are copied to, and recordings, each with memory of its own for the
+    rest: one that wrote to another's would write over results that are held. The last of the most that there may be is
+    for when results of all others are held."""
 
     def __init__(
-        self, function: Function, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[Tensor], *,
-        states: Sequence[int],
-    ) -> None:  # fmt: skip
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: Sequence[Tensor], *, states: Sequence[int]
+    ) -> None:
         device = tensors[0].device
         with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(device):
             self._arguments = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device) for t in tensors]
             mine = iter(self._arguments)
-            args, kwargs = tree_map_only(Tensor, lambda t: next(mine), (args, kwargs))
-            torch._foreach_copy_(self._arguments, list(tensors))
-            self._graph: Any = torch.cuda.CUDAGraph()
-            self._made = _recorded(self._graph, lambda: function(*args, **kwargs))
-        results = [t for t in tree_flatten(self._made)[0] if isinstance(t, Tensor)]
-        places = [t.untyped_storage().data_ptr() for t in (*results, *self._arguments)]
-        if len(set(places)) < len(places) or not {*places}.isdisjoint(states):
-            raise _NotRecorded("a result shares memory with an argument, a parameter or another result")
+            self._args, self._kwargs = tree_map_only(Tensor, lambda t: next(mine), (args, kwargs))
+        self._elsewhere = {*states, *(t.untyped_storage().data_ptr() for t in self._arguments)}
+        self._recordings: list[_Recording] = []
         self._stream = torch.cuda.current_stream(device)
 
-    def replayed(self, tensors: list[Tensor]) -> Any:
-        """The results for these arguments, in memory of their own."""
+    def replayed(self, function: Function, tensors: list[Tensor]) -> Any:
+        """The results for these arguments, which nobody writes to while they are held. Raises _NotRecorded where the
+        function can't be recorded (once more)."""
         last = self._stream
         if torch._C._cuda_getCurrentRawStream(last.device_index) != last.cuda_stream:
             self._stream = torch.cuda.current_stream(last.device)
             self._stream.wait_stream(last)  # there, the graph may still be at work on the same memory
         torch._foreach_copy_(self._arguments, tensors)
-        self._graph.replay()
+        for recording in self._recordings:
+            if recording.is_free:
+                recording.graph.replay()
+                return recording.handed(Tensor.detach)
+        if not self._recordings or self._recordings[-1].is_shared:
+            self._recordings.append(self._record(function))
+        recording = self._recordings[-1]
+        recording.graph.replay()
+        return recording.handed(Tensor.detach if recording.is_free else Tensor.clone)
+
+    def _record(self, function: Function) -> _Recording:
+        graph: Any = torch.cuda.CUDAGraph()
+        try:
+            with torch.inference_mode(False), torch.no_grad(), torch.cuda.device(self._stream.device):
+                made = _recorded(graph, lambda: function(*self._args, **self._kwargs))
+        except RuntimeError as error:  # what the driver, or torch, says of being recorded
+            raise _NotRecorded(
+                f"it can't be recorded as a CUDA graph: {' '.join(str(error).split())[:_LINE]}"
+            ) from None
+        results = [t for t in tree_flatten(made)[0] if isinstance(t, Tensor)]
+        places = {t.untyped_storage().data_ptr() for t in results}
+        if len(places) < len(results) or not places.isdisjoint(self._elsewhere):
+            raise _NotRecorded(
+                "it can't be recorded as a CUDA graph: a result shares memory with an argument, a parameter or another "
+                "result"
+            )
+        shared = len(self._recordings) < _HANDED_OUT and _holders is not None
+        return _Recording(graph, made, results, is_shared=shared)
+
+
+class _Recording:
+    """One graph, and what it makes: results that are handed out as they lie where `is_shared`."""
+
+    def __init__(self, graph: Any, made: Any, results: Sequence[Tensor], *, is_shared: bool) -> None:
+        self.graph, self._made, self.is_shared = graph, made, is_shared
+        self._storages = [t.untyped_storage() for t in results]
+
+    @property
+    def is_free(self) -> bool:
+        """Whether results may be handed out, and of those that were nobody has one, or a part of it."""
+        return self.is_shared and all(_holders(storage._cdata) == _ALONE for storage in self._storages)
+
+    def handed(self, out: Callable[[Tensor], Tensor]) -> Any:
+        """The results, each as `out` gives it."""
         made = self._made
         if isinstance(made, Tensor):
-            return made.clone()
+            return out(made)
         if type(made) in (tuple, list) and all(map(_is_tensor, made)):  # pytrees take a dozen microseconds
-            return type(made)(map(torch.clone, made))
-        return tree_map_only(Tensor, torch.clone, made)
+            return type(made)(map(out, made))
+        return tree_map_only(Tensor, out, made)
 
 
 def _recorded(graph: Any, call: Callable[[], Any]) -> Any:
@@ -185,6 +232,15 @@ def _states(module: nn.Module, paths: Sequence[str]) -> Callable[[], list[Tensor
     return made
 
 
+def _alone() -> int:
+    """How many hold a storage of which there are one tensor and one handle."""
+    tensor = torch.empty(1)
+    handle = tensor.untyped_storage()
+    return _holders(handle._cdata) if _holders is not None else 0
+
+
+_holders: Any = getattr(torch._C, "_storage_Use_Count", None)  # of a storage: no promise of torch's
+_ALONE = _alone()
 # In one call, for all of these tensors, where torch has it: no promise of torch's.
 _at_once: Any = getattr(torch._C, "_tensors_data_ptrs_at_indices_equal", None)
 
