@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from torch import nn
 
-from ..edges.gpu.machine import default_target
+from ..edges.gpu.machine import default_target, threads
+from ..edges.sandbox.forkserver import start_ahead
 from ..facts.candidate import Candidate
 from ..facts.errors import HarnessError, TooBusy, UserError
 from ..facts.problem import Mode, Precision, Problem, Target
@@ -27,18 +28,21 @@ from .capture import is_same, write_examples, write_problem
 from .deliver import delivered
 from .examples import ExampleCall, examples_of, module_of
 from .exports import exported
-from .live import fallbacks, load, replacement
+from .live import compiled_by_torch, fallbacks, load, replacement
 from .printing import say as progress
 from .reading import problem_of
 from .trees import Trees, trees_of
 
 Say = Callable[[str], None]
+TORCH_COMPILE = "torch_compile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Optimized:
     """`module` computes what the given one does and has the same `state_dict` keys (parameters shared with it); it *is*
-    the given one unless `status` is "improved". `summary` is what `optimize --json` prints, `report` is Markdown.
+    the given one unless `status` is "improved", or "torch_compile": then it is the given one under torch.compile, which
+    was timed beside what was judged and is faster (`summary["theirs"]` is the mode; its results were not judged).
+    `summary` is what `optimize --json` prints, `report` is Markdown.
 
     Where something is not as it was judged (inputs, submodules, hooks, dtypes, a mode that is on; docs/design.md), a
     call runs the original forward, on the module as it is then: `fallbacks` counts that, and a RuntimeWarning says so
@@ -59,7 +63,7 @@ class Optimized:
         processor, or for the GPUs of `archs` (none given: sm_90a). Returns the wheel. `name.load(module)` then needs
         torch and tvm-ffi alone. Raises UserError where nothing was improved, or for what can't be exported."""
         if self.status != "improved":
-            raise UserError(f"nothing to export: {self.status.replace('_', ' ')}, so the module is as it was")
+            raise UserError(f"nothing of ours to export: the run ended with {self.status.replace('_', ' ')!r}")
         return exported(self.folder, name=name, out=Path(folder), version=version, archs=archs).wheel
 
 
@@ -107,11 +111,13 @@ def optimize(
     folder of the run is TooBusy's `folder`, and stands in a note of the others: with it for `out`, a call goes on."""
     say = say or progress(not sys.stderr.isatty())
     module, examples = module_of(module), examples_of(example_inputs, kwargs)
+    chosen = _chosen(target)
+    start_ahead(threads() if chosen == "cpu" else 0, chosen)  # cells' server imports torch meanwhile
     trees, folder = trees_of(module, examples), _folder(out)
     places = Places(out=folder, cache=config.cache_dir())
     budget_s = config.seconds(budget, "budget")
     timed = config.timed(timing, compiled=compiled, of="timing", modes_of="compiled")
-    wanted = _Wanted(target=_chosen(target), precision=precision, mode=mode, env=tuple(env))
+    wanted = _Wanted(target=chosen, precision=precision, mode=mode, env=tuple(env))
     with _way_on(folder, "optimize"):
         if _goes_on(places, module, examples, trees, wanted):
             finished = resume(places=places, say=say)
@@ -123,10 +129,14 @@ def optimize(
             )  # fmt: skip
             finished = run(asked, places=places, say=say)
     found = delivered(finished, folder).summary
-    improved = found["status"] == "improved"
+    status = TORCH_COMPILE if found["theirs"] else str(found["status"])
+    if status == TORCH_COMPILE:
+        module = compiled_by_torch(module, str(found["theirs"]))
+    elif status == "improved":
+        module = replacement(module, places.candidate, trees)
     return Optimized(
-        module=replacement(module, places.candidate, trees) if improved else module,
-        status=str(found["status"]),
+        module=module,
+        status=status,
         summary=found,
         report=markdown(finished.context, finished.events, folder=str(folder)),
         folder=folder,

@@ -40,6 +40,15 @@ def replacement(module: nn.Module, folder: Path, trees: Trees = PLAIN) -> nn.Mod
     return _over(module, _class(load_candidate(folder), type(module), folder, trees))
 
 
+def compiled_by_torch(module: nn.Module, mode: str) -> nn.Module:
+    """A module of the same class that torch.compile runs in this mode at its next calls. It shares submodules,
+    parameters and buffers with `module`, which stays as it is; the names of its state are the same."""
+    new = _empty(type(module))
+    new.__dict__.update(module.__dict__)
+    new.compile(mode=mode)
+    return new
+
+
 def repeated(module: nn.Module, first: nn.Module) -> nn.Module:
     """The same of a module that computes what the one does that `first` replaces, with parameters of its own: kernels
     are built once, and calls counted together."""

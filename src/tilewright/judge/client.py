@@ -61,6 +61,9 @@ class Cell(AbstractContextManager["Cell"]):
         try:
             self._line.send(request, descriptor)
             return self._line.receive(kind, limit_s)
+        except KeyboardInterrupt:  # nobody waits for what it works on, nor takes that for another answer
+            self.kill()
+            raise
         finally:
             name = type(request).__name__
             self.spent_s[name] = self.spent_s.get(name, 0.0) + time.monotonic() - started

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from ..facts.candidate import Candidate
@@ -39,7 +39,8 @@ class ShownVerdict:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """`timed` is the judged result that is handed over, None where the module is kept as it is; `seen` is that or else
-    the last accepted candidate of the run, which tells the baselines' times even then."""
+    the last accepted candidate of the run, which tells the baselines' times even then. `theirs`: the mode in which
+    torch.compile was seen to be faster than either, beyond noise; "" where it was not."""
 
     status: Status
     verdict: ShownVerdict
@@ -48,6 +49,7 @@ class Ending:
     seen: Timed | None
     sanitized: Sanitized | None = None  # of what is handed over; None where it was not asked for
     captured: Captured | None = None  # the same as a CUDA graph; None where that was not looked at
+    theirs: str = ""
 
     @property
     def recipe(self) -> Recipe:
@@ -56,6 +58,33 @@ class Ending:
 
 def ending(context: SearchContext, events: Sequence[Event]) -> Ending:
     """Distil a run. `improved` needs an accepted final candidate that is faster than eager beyond noise."""
+    found = _distilled(context, events)
+    mode = _theirs(found)
+    if not mode or found.status == "unfinished" or found.seen is None:
+        return found
+    told = f"{found.verdict.summary}; {found.seen.compile_title} is faster: {_beside_eager(found.seen)}"
+    return replace(found, theirs=mode, verdict=replace(found.verdict, summary=told))
+
+
+def _theirs(end: Ending) -> str:
+    """The mode of torch.compile that is faster than what is handed over, or than eager where nothing is."""
+    if end.seen is None:
+        return ""
+    theirs, eager = end.seen.time("compile"), end.seen.time("eager")
+    if end.timed is not None:
+        ratio = end.timed.ratio("compile")
+        ahead = ratio is not None and ratio.high < 1
+    else:
+        ahead = theirs is not None and eager is not None and theirs.high < eager.low
+    return end.seen.compile_mode if ahead else ""
+
+
+def _beside_eager(seen: Timed) -> str:
+    theirs, eager = seen.time("compile"), seen.time("eager")
+    return f"{eager.mid / theirs.mid:.2f}x as fast as eager" if theirs and eager else "beyond noise"
+
+
+def _distilled(context: SearchContext, events: Sequence[Event]) -> Ending:
     tries = [e.outcome for e in events if isinstance(e.move, Try)]
     seen = next((outcome for outcome in reversed(tries) if isinstance(outcome, Timed)), None)
     stop = next((e.move for e in reversed(events) if isinstance(e.move, Stop)), None)

@@ -38,6 +38,7 @@ def summary(context: SearchContext, events: Sequence[Event], *, candidate_dir: s
             for name in ("eager", "compile", "eager_warm", "compile_warm")
         },
         "compile_mode": end.seen.compile_mode if end.seen and end.seen.ratio("compile") else None,
+        "theirs": end.theirs or None,
         "compile_remembered": (end.seen.compile_remembered or None) if end.seen else None,
         "compile_modes_ns": {
             n.partition(":")[2]: _interval(t)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from ..facts.outcome import Station
 from ..facts.pattern import INDUCTOR, Recipe
 from ..facts.run import AGENT, GIVEN, CaseFacts, Request
 from ..facts.time_budget import UNBOUNDED, TimeBudget
+from ..realise.digests import skeleton_digests
 from ..realise.library.inductor import baselines
 from .ahead import Objects, built_by_nvcc, compiled_ahead
 from .places import Places, Say
@@ -75,6 +77,7 @@ class OpenedJudge:
             machine = self._machine or identity(target)
             threads = machine.processors if machine.target == "cpu" else 0
             start_ahead(threads, machine.target)  # it imports torch, while we do
+            threading.Thread(target=skeleton_digests, args=(target,), daemon=True).start()  # while cells are waited for
             from ..judge.evaluate import Judge, JudgeOptions
             from ..judge.timing.measure import Effort
 

@@ -74,7 +74,7 @@ def _is_exported(found: tilewright.Optimized, block: Block, x: torch.Tensor, tmp
 
 def test_nothing_is_exported_of_a_module_that_is_kept(tmp_path: Path) -> None:
     kept = tilewright.Optimized(module=Block(), status="no_improvement", summary={}, report="", folder=tmp_path)
-    with pytest.raises(tilewright.UserError, match="nothing to export: no improvement"):
+    with pytest.raises(tilewright.UserError, match="nothing of ours to export: the run ended with 'no improvement'"):
         kept.export(tmp_path, name="fast_block")
 
 

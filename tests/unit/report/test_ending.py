@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fakes.runs import FUSED, IMPROVED, NOTHING, RECIPE, REFUSAL, REFUSED, SLOWER, TUNE, TUNED, context, events, timed
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.move import Event, Sanitize, Stop, Try
-from tilewright.facts.outcome import Failure, PointTime, Sanitized, Tuned
+from tilewright.facts.outcome import Failure, Interval, PointTime, Sanitized, Tuned
 from tilewright.report.ending import ending, floor_share, fused, tuning_of
+from tilewright.report.objects import summary
 
 GIVEN = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: ..."),))
 
@@ -127,3 +130,31 @@ def test_floor_share() -> None:
 def test_a_run_that_goes_on_says_how_far_it_has_come() -> None:
     whole, none = ending(context(), IMPROVED[:-1]).verdict.summary, ending(context(), ()).verdict.summary
     assert whole == f"{none}; so far {ending(context(), IMPROVED).verdict.summary}" and "as fast as eager" in whole
+
+
+def near(ns: float) -> Interval:
+    return Interval(low=ns * 0.99, mid=ns, high=ns * 1.01)
+
+
+@pytest.mark.parametrize(
+    ("ours", "compiled", "kept", "theirs"),
+    [
+        (2.0, 1.5, True, ""),  # times as fast as eager
+        (2.0, 2.5, True, "reduce-overhead"),
+        (0.9, 2.5, False, "reduce-overhead"),
+        (0.9, 1.005, False, ""),  # within noise
+    ],
+)
+def test_torch_compile_is_named_where_it_is_faster_than_what_is_handed_over(
+    ours: float, compiled: float, kept: bool, theirs: str
+) -> None:
+    seen = replace(
+        timed(ours), times_ns=tuple((n, near(1e6 / s)) for n, s in (("ours", ours), ("eager", 1), ("compile", compiled))),
+        ratios=(("eager", near(ours)), ("compile", near(ours / compiled))), compile_mode="reduce-overhead",
+    )  # fmt: skip
+    run = events((Try(what=GIVEN, why=""), seen), (Stop(best=GIVEN if kept else None, why="that was all"), None))
+    end = ending(context(), run)
+    assert end.theirs == theirs and end.status == ("improved" if kept else "no_improvement")
+    told = f"torch.compile (reduce-overhead) is faster: {compiled:.2f}x as fast as eager"
+    assert end.verdict.summary.endswith(told) == bool(theirs)
+    assert summary(context(), run, candidate_dir="")["theirs"] == (theirs or None)

@@ -56,8 +56,9 @@ class Sight:
 
 
 def look() -> Sight:
-    """Ask the CUDA driver in a child process (about 50 ms without a GPU, a second with one); torch is not imported."""
-    found = _child("look.py", (), timeout_s=_LOOK_TIMEOUT_S)
+    """Ask the CUDA driver in a child process (about 50 ms without a GPU, a second with one), once in this process;
+    torch is not imported."""
+    found = _looked(_child, os.environ.get("CUDA_VISIBLE_DEVICES"))
     devices = tuple(
         VisibleDevice(
             name=d["name"], capability=(d["capability"][0], d["capability"][1]), memory_bytes=d["memory_bytes"],
@@ -69,6 +70,12 @@ def look() -> Sight:
     if devices and not _torch_build()[1]:
         problem = f"torch {_torch_build()[0]} is a build without CUDA"
     return Sight(devices=devices, driver=found["driver"], problem=problem)
+
+
+@functools.lru_cache(maxsize=1)
+def _looked(child: Callable[..., dict[str, Any]], visible: str | None) -> dict[str, Any]:
+    """What the driver tells in a child process, which sees the devices named."""
+    return child("look.py", (), timeout_s=_LOOK_TIMEOUT_S)
 
 
 def default_target() -> Target:

@@ -23,17 +23,16 @@ def baselines(problem: Problem, wanted: tuple[str, ...]) -> tuple[str, ...]:
 
 def modes(problem: Problem, graph: Graph | None) -> tuple[Point, ...]:
     """Points of the choice INDUCTOR, torch's default first. A CUDA graph pays on a GPU alone, and can't be had where
-    gradients are wanted; Inductor's neither where a call writes to the module or its arguments, ours neither where it
-    writes to arguments or draws random numbers. Inductor's own products, which it times against libraries', only where
+    gradients are wanted, nor where a call writes to its arguments or draws random numbers. Inductor's own products, which it times against libraries', only where
     there are products."""
     found = ["default"]
     if problem.target == "cuda":
-        writes = graph is not None and bool(graph.updates)
-        found += ["reduce-overhead"] if problem.mode == "inference" and not writes else []
+        replays = problem.mode == "inference" and (graph is None or _replays(graph))
+        found += ["reduce-overhead"] if replays else []
         multiplies = graph is None or any(call.label in TUNED_PRODUCTS for call in graph.calls)
         found += ["max-autotune-no-cudagraphs"] if multiplies else []
         found += ["max-autotune"] if multiplies and "reduce-overhead" in found else []
-        found += [CUDA_GRAPH] if problem.mode == "inference" and graph is not None and _replays(graph) else []
+        found += [CUDA_GRAPH] if replays and graph is not None else []
     return tuple(point(mode=mode) for mode in found)
 
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...facts.outcome import Timed
-from ...facts.pattern import Choice, Recipe
+from ...facts.pattern import INDUCTOR, Choice, Recipe
 from ...facts.run import SearchContext
 from .composing import Composing, gain
 from .handing_over import handed_over, nothing_accepted
+from .left_over import improved
 from .rivals import with_rivals
 from .tuning import Steps
 
 _TUNING_SHARE = 0.5  # of the budget; what is tuned must be judged, too
+_LEFT_SHARE = 0.8  # of the budget, until which what is left to torch is looked at before anything is tuned
 PARTS = ("tuning",)  # what can be switched off
 
 
@@ -55,6 +57,12 @@ def _searched(search: Composing) -> Steps[tuple[Recipe, Timed] | None]:
     context = search.context
     if search.patterns:
         early = yield from search.early()
+        if early is not None:  # most can be won, or lost, by what is left to torch
+            left = improved(*early, context=context, has_time=lambda: search.has_time(_LEFT_SHARE))
+            what, timed = yield from search.counted(left)
+            assert isinstance(what, tuple)
+            early = what, timed
+            search.graph = tuple(c for c in what if c.pattern == INDUCTOR) if len(what) > 1 else search.graph
         points = yield from search.tuned(0.0 if "tuning" in context.without else _TUNING_SHARE, rivals=True)
         search.all = tuple(Choice(pattern=p.id, point=points[p.id]) for p in search.patterns)
         best = yield from search.refined(search.busy(search.all), early)

@@ -9,8 +9,9 @@ from math import inf
 from ...facts.discovery import floor_of
 from ...facts.move import Event, Outcome, Try
 from ...facts.outcome import Failure, Timed
-from ...facts.pattern import TAKES_OTHERS, Choice, Recipe
+from ...facts.pattern import INDUCTOR, TAKES_OTHERS, Choice, Recipe
 from .faster import faster
+from .left_over import of_many_launches
 from .tuning import Steps, Tuning
 
 MANY = 6  # patterns: of more, halves are left out before each by itself
@@ -23,6 +24,7 @@ class Composing(Tuning):
 
     all: Recipe = ()
     first: tuple[Recipe, Event] | None = None  # what was not tuned, and its judgement
+    graph: Recipe = ()  # that all is one CUDA graph, where the judge takes that from the beginning
 
     def early(self) -> Steps[tuple[Recipe, Timed] | None]:
         """Moves: `Try` of all patterns at the points that are remembered, or the likeliest, so that a result is there
@@ -35,14 +37,21 @@ class Composing(Tuning):
         points = yield from self.tuned(0.0)
         self.all = tuple(Choice(pattern=p.id, point=points[p.id]) for p in self.patterns)
         recipe = self.busy(self.all)
-        event = yield from self.move(Try(what=recipe, why=f"{len(recipe)} pattern(s) fused, nothing tuned yet"))
-        self.first = recipe, event
-        return (recipe, event.outcome) if isinstance(event.outcome, Timed) else None
+        why = f"{len(recipe)} pattern(s) fused, nothing tuned yet"
+        if as_graph := of_many_launches(recipe, self.context):
+            event = yield from self.move(Try(what=(*recipe, as_graph), why=f"{why}, all as one CUDA graph"))
+            self.graph = (as_graph,) if isinstance(event.outcome, Timed) else ()
+        if not self.graph:
+            event = yield from self.move(Try(what=recipe, why=why))
+        self.first = (*recipe, *self.graph), event
+        return ((*recipe, *self.graph), event.outcome) if isinstance(event.outcome, Timed) else None
 
     def refined(self, recipe: Recipe, early: tuple[Recipe, Timed] | None) -> Steps[tuple[Recipe, Timed] | None]:
-        """The better of a recipe, as far as the judge takes it, and of what was judged early."""
+        """The better of a recipe, as far as the judge takes it, and of what was judged early; as one CUDA graph, too,
+        where that is."""
         if early is None:
             return (yield from self.accepted(recipe))
+        recipe = (*recipe, *self.graph)
         if recipe == early[0] or not self.has_time(1.0):
             return early
         event = yield from self.move(Try(what=recipe, why=f"{len(recipe)} pattern(s) fused, tuned"))
@@ -181,7 +190,7 @@ class Composing(Tuning):
                 seen[key] = seen.get(key, 0) + 1
                 chosen = [c for c in recipe if c.pattern == pattern.id]
                 groups.setdefault((*key, seen[key]), []).extend(chosen)
-        alone = [(c,) for c in recipe if c.pattern not in titles]
+        alone = [(c,) for c in recipe if c.pattern not in titles and c.pattern != INDUCTOR]
         return [*(tuple(g) for g in groups.values() if g), *alone]
 
 

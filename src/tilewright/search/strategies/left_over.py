@@ -22,6 +22,8 @@ MOST_MODES = 2  # of torch.compile
 LEAST_LEFT = 0.03  # share of the module's time, where that is known: for less, nothing is tried
 _LAUNCHES = 0.3  # of a call's time: where the host's launches take as much, a CUDA graph is tried first
 GRAPHED, _PRODUCTS = "reduce-overhead", "max-autotune-no-cudagraphs"
+_IN_A_GRAPH = {"default": GRAPHED, _PRODUCTS: "max-autotune"}  # the mode of what is faster as one CUDA graph already
+_MANY = 16  # launches of a call, that one CUDA graph hides
 # Whose time Inductor's default mode does not change where nothing else is left beside them.
 _EXTERN = ("matmul", "mm", "bmm", "addmm", "baddbmm", "linear", "convolution", "scaled_dot_product_attention")
 
@@ -92,9 +94,21 @@ def _choices(recipe: Recipe, timed: Timed, context: SearchContext) -> list[Choic
         wanted.append("default")
     if any(label in _EXTERN for label in left) and _share_left(context) >= LEAST_LEFT:
         wanted.append(_PRODUCTS)
+    if inductor_mode(recipe) == CUDA_GRAPH:
+        wanted = [_IN_A_GRAPH.get(mode, mode) for mode in wanted]
     usable = [mode for mode in wanted if mode in known and mode != inductor_mode(recipe)][:MOST_MODES]
     ours = [CUDA_GRAPH] if launches >= _LAUNCHES and CUDA_GRAPH in known else []
     return [known[mode] for mode in (*ours, *usable)]
+
+
+def of_many_launches(recipe: Recipe, context: SearchContext) -> Choice | None:
+    """That all of it is one CUDA graph, where a call launches so many kernels that the host may be what takes time."""
+    graphs = (p for p in context.inductor if dict(p)["mode"] == CUDA_GRAPH)
+    chosen = {choice.pattern for choice in recipe}
+    ours = sum(len(p.matches) for p in context.matched[0].patterns if p.id in chosen)
+    found = next(graphs, None)
+    many = found is not None and ours + sum(1 for _ in _left(recipe, context)) >= _MANY
+    return Choice(pattern=INDUCTOR, point=found) if many and found is not None else None
 
 
 def _left(recipe: Recipe, context: SearchContext) -> Iterator[str]:

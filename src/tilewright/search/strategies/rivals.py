@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ...facts.move import Try, Tune
 from ...facts.outcome import Timed, Tuned
-from ...facts.pattern import Choice, Recipe
+from ...facts.pattern import Choice, Recipe, without_inductor
 from .composing import Composing
 from .faster import faster
 from .tuning import Steps, winning
@@ -54,7 +54,8 @@ def turned_alike(search: Composing, others: Recipe, group: Recipe) -> Steps[Reci
         points = choice.written.points if choice.written is not None else ()
         if len(points) < 2 or "tuning" in search.context.without or not search.has_time(_SHARE):
             continue
-        event = yield from search.move(Tune(recipe=(*others, *group), pattern=choice.pattern, points=points))
+        recipe = without_inductor((*others, *group))
+        event = yield from search.move(Tune(recipe=recipe, pattern=choice.pattern, points=points))
         fastest = winning(event.outcome) if isinstance(event.outcome, Tuned) else None
         if fastest is not None:
             group = (*group[:number], replace(choice, point=fastest), *group[number + 1 :])

@@ -39,6 +39,17 @@ class Tuning:
         self.spending.count(event)
         return event
 
+    def counted(self, steps: Steps[T]) -> Steps[T]:
+        """The moves of others, whose time counts."""
+        try:
+            move = next(steps)
+            while isinstance(move, Move):
+                move = steps.send((yield from self.move(move)))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        raise TypeError("one move at a time can be counted")
+
     def busy(self, recipe: Recipe) -> Recipe:
         """Without what would be done by a product on its way out."""
         return without_idle([m.patterns for m in self.context.matched], recipe)

@@ -235,3 +235,37 @@ def test_a_librarys_call_that_is_not_faster_is_left_and_one_elsewhere_stands_bes
 def test_the_module_as_algebra_has_it_has_no_regions_of_the_modules_own() -> None:
     on = replace(given("a", libraries=(called("a"),)), rewritten=(Matched(case=0, patterns=(), unmatched=()),))
     assert on.with_algebra.libraries == ()
+
+
+GRAPHS = (*MODES[:2], point(mode=CUDA_GRAPH))
+
+
+def early(labels: int, refused: str = "") -> tuple[Stop, list[str]]:
+    """A search whose time counts, of a module that launches so many kernels."""
+    made = given(*(f"op{n}" for n in range(labels)), "a", fused=("a",), modes=GRAPHS, opened_s=5.0)
+    made = replace(made, problem=replace(made.problem, target="cuda"), matched=tuple(
+        replace(m, patterns=tuple(replace(p, space=pattern("a", points=3).space) for p in m.patterns))
+        for m in made.matched
+    ))  # fmt: skip
+
+    def judge(move: Move) -> Outcome:
+        if isinstance(move, Tune):
+            return Tuned(points=tuple(PointTime(point=p, time_ns=Interval(low=1, mid=1, high=1)) for p in move.points))
+        assert isinstance(move, Try) and isinstance(move.what, tuple)
+        mode = inductor_mode(move.what)
+        return WRONG if mode == refused != "" else at({"": 900.0, CUDA_GRAPH: 500.0}.get(mode, 400.0), compiled=450.0)
+
+    return played(catalog(made), judge)
+
+
+def test_what_launches_many_kernels_is_one_cuda_graph_from_the_beginning() -> None:
+    stop, moves = early(20)
+    assert moves[:2] == ["a cuda-graph", "a reduce-overhead"], "then Inductor's kernels for what is left, as a graph too"
+    assert stop.best is not None and inductor_mode(stop.best) == "reduce-overhead"
+    assert early(3)[1][0] == "a", "few launches hide behind one another"
+
+
+def test_where_it_can_not_be_one_graph_the_kernels_are_judged_without() -> None:
+    stop, moves = early(20, refused=CUDA_GRAPH)
+    assert moves[:2] == ["a cuda-graph", "a"] and stop.best is not None
+    assert "a cuda-graph" not in moves[1:]
