@@ -1,5 +1,5 @@
 """The cells of one Judge: the reference's, a torch.compile baseline that warms up meanwhile where processors are left
-for it, and a spare for the next candidate, which has imported torch and nothing else."""
+for it, and a spare for the next candidate, which has imported torch (on a GPU the DSL, too) and nothing else."""
 
 from __future__ import annotations
 

@@ -26,10 +26,9 @@ def shared_out(
     `limit_s`.
 
     A child runs the module in `folder`, which is on its path; it gets `asked` and its `jobs` as JSON. At most
-    `jobs` of them run, for two tasks at least: to start a process takes as long as some tasks; of all runs' together no
-    more than have a permit."""
+    `jobs` of them run; of all runs' together no more than have a permit."""
     allowed = most(threads())
-    count = max(1, min(jobs, allowed or jobs, -(-len(tasks) // 2)))
+    count = max(1, min(jobs, allowed or jobs, len(tasks)))
     shares = [list(tasks[i::count]) for i in range(count)]
     with ThreadPoolExecutor(count) as pool:
         try:

@@ -25,6 +25,7 @@ from .ahead import Objects, answers_of, paths_in
 from .children import LIMIT_S
 
 _SHARE = 0.3  # of a run's time, until which points may be compiled
+_LEAST_S = 10.0  # that a compiler needs to start and to come to something
 Say = Callable[[str], None]
 Job = tuple[str, Point]  # a pattern's id and one of its points
 
@@ -39,6 +40,9 @@ def foreseen(
     first alone is compiled, if it can run. What is not compiled when a share of `time` has passed is not measured."""
     patterns = {p.id: p for m in matched for p in m.patterns if p.id not in known and len(p.space.points) > 1}
     make, limit_s = realisers(device), time.limit_s(LIMIT_S, share=_SHARE)
+    if device.target == "cuda" and patterns and time.left_s(_SHARE) < _LEAST_S:
+        say("the budget leaves no time to compile all points: they stay in their order")
+        return tuple(matched)
     ranked = {p.id for p in patterns.values() if make.is_ranked(p.program)}
     late = limit_s < LIMIT_S  # what is not known then was not come to
     if device.target == "cpu":

@@ -8,6 +8,7 @@ asked for. A branch of the server imports what a reference runs on, too, and for
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import json
@@ -162,6 +163,12 @@ def opened(end: socket.socket, server: int) -> Iterator[Any]:
             device=setup["device"], own=setup["own"], hidden=tuple(setup["hidden"]),
         )
     )  # fmt: skip
+    if isolate and setup["device"] == "cuda":
+        with contextlib.suppress(
+            ImportError
+        ):  # before anybody waits for the cell: what kernels are made of, and run on
+            import cutlass.cute  # noqa: F401
+            import tvm_ffi  # noqa: F401
     if setup["threads"]:
         torch.set_num_threads(setup["threads"])
     if setup["matmul"]:

@@ -23,8 +23,8 @@ def baselines(problem: Problem, wanted: tuple[str, ...]) -> tuple[str, ...]:
 
 def modes(problem: Problem, graph: Graph | None) -> tuple[Point, ...]:
     """Points of the choice INDUCTOR, torch's default first. A CUDA graph pays on a GPU alone, and can't be had where
-    gradients are wanted, nor where a call writes to its arguments or draws random numbers. Inductor's own products, which it times against libraries', only where
-    there are products."""
+    gradients are wanted, nor where a call writes to its arguments or draws random numbers. Inductor's own products,
+    which it times against libraries', only where there are products."""
     found = ["default"]
     if problem.target == "cuda":
         replays = problem.mode == "inference" and (graph is None or _replays(graph))

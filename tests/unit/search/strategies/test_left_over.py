@@ -260,7 +260,9 @@ def early(labels: int, refused: str = "") -> tuple[Stop, list[str]]:
 
 def test_what_launches_many_kernels_is_one_cuda_graph_from_the_beginning() -> None:
     stop, moves = early(20)
-    assert moves[:2] == ["a cuda-graph", "a reduce-overhead"], "then Inductor's kernels for what is left, as a graph too"
+    assert moves[:2] == ["a cuda-graph", "a reduce-overhead"], (
+        "then Inductor's kernels for what is left, as a graph too"
+    )
     assert stop.best is not None and inductor_mode(stop.best) == "reduce-overhead"
     assert early(3)[1][0] == "a", "few launches hide behind one another"
 
