@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import importlib
 import json
 import os
 import signal
@@ -32,6 +33,7 @@ from .module_stash import hiding_place, put_away
 from .session import CandidateSession
 from .tripwire import Tripwire, own_modules
 
+_DSL = ("cutlass.cute", "tvm_ffi")  # what kernels are made of, and run on
 _MOST_BYTES = 1 << 20  # of a request to the server
 _ROUNDS = 50
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
@@ -164,11 +166,9 @@ def opened(end: socket.socket, server: int) -> Iterator[Any]:
         )
     )  # fmt: skip
     if isolate and setup["device"] == "cuda":
-        with contextlib.suppress(
-            ImportError
-        ):  # before anybody waits for the cell: what kernels are made of, and run on
-            import cutlass.cute  # noqa: F401
-            import tvm_ffi  # noqa: F401
+        for name in _DSL:  # before anybody waits for the cell
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
     if setup["threads"]:
         torch.set_num_threads(setup["threads"])
     if setup["matmul"]:
