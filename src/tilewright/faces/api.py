@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Thread
 from typing import Any, Literal
 
 from torch import nn
@@ -113,6 +115,8 @@ def optimize(
     module, examples = module_of(module), examples_of(example_inputs, kwargs)
     chosen = _chosen(target)
     start_ahead(threads() if chosen == "cpu" else 0, chosen)  # cells' server imports torch meanwhile
+    if chosen == "cuda":
+        Thread(target=_imported, args=("cutlass.cute",), daemon=True).start()  # which the result's kernels import
     trees, folder = trees_of(module, examples), _folder(out)
     places = Places(out=folder, cache=config.cache_dir())
     budget_s = config.seconds(budget, "budget")
@@ -185,6 +189,11 @@ def evaluate(
 
 def _folder(out: str | Path | None) -> Path:
     return Path(out) if out is not None else Path(tempfile.mkdtemp(prefix="tilewright-"))
+
+
+def _imported(name: str) -> None:
+    with suppress(ImportError):  # who needs it says so
+        importlib.import_module(name)
 
 
 def _chosen(target: Literal["auto", "cuda", "cpu"]) -> Target:
