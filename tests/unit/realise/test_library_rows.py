@@ -18,7 +18,7 @@ from fakes.modules import Applies
 from fakes.realisers import CPU, H200
 from tilewright.facts.pattern import Recipe
 from tilewright.frontend.trace import trace
-from tilewright.realise.library import liger, quack
+from tilewright.realise.library import row_libraries
 from tilewright.realise.library.row_calls import RowCall, row_calls
 from tilewright.realise.library.table import found
 from tilewright.realise.subproblem_code import arguments
@@ -151,8 +151,7 @@ def stand_ins() -> dict[str, ModuleType]:
 def there(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, module in stand_ins().items():
         monkeypatch.setitem(sys.modules, name, module)
-    for library in (quack, liger):
-        monkeypatch.setattr(library, "installed", lambda package: True)
+    monkeypatch.setattr(row_libraries, "installed", lambda package: True)
 
 
 def by(recipe: Recipe, package: str) -> Recipe:
