@@ -17,6 +17,10 @@ from typing import Any
 import pytest
 
 from fakes.command import PROBLEM, tilewright
+from tilewright.edges.ledger import Ledger
+from tilewright.facts.move import Stop, Try
+from tilewright.facts.outcome import Timed
+from tilewright.run import in_time
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
 
@@ -108,3 +112,14 @@ def _events(journal: Path) -> int:
             return int(db.execute("SELECT count(*) FROM event").fetchone()[0])
     except sqlite3.OperationalError:
         return 0
+
+
+def test_a_budget_of_a_second_has_a_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long it may take then is `in_time`'s; here others may have the processors."""
+    monkeypatch.setattr(in_time, "_FIRST_GRACE_S", 300.0)
+    (tmp_path / "toy.py").write_text(PROBLEM)
+    told = ("--target", "cpu", "--out", "run", "--budget", "1s", "--no-sanitize", "--json")
+    tilewright("optimize", "toy.py", *told, cwd=tmp_path)
+    with Ledger(tmp_path / "run" / "run.db", readonly=True) as ledger:
+        moves = [(type(e.move), type(e.outcome)) for e in ledger.events()]
+    assert moves == [(Try, Timed), (Stop, type(None))], "the search ends by itself, and begins nothing more"
