@@ -17,7 +17,7 @@ from tilewright.report.story import story
 from tilewright.run.optimize import Finished, optimize
 from tilewright.run.places import Places
 
-pytestmark = [pytest.mark.slow, pytest.mark.measured, pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.slow, pytest.mark.measured, pytest.mark.usefixtures("own_cache", "haste")]
 
 PROBLEM = """
 import math
@@ -48,7 +48,7 @@ def ran(folder: Path, body: str, parameters: str, shape: tuple[int, ...], *, com
     text = PROBLEM.format(body=body, parameters=parameters, shape=shape, count=parameters.count(",") + 1)
     (folder / "block.py").write_text(text)
     problem = read_problem(folder / "block.py", target="cpu")
-    timing = Timing(budget_s=1.0, compiled=compiled)
+    timing = Timing(budget_s=0.25, compiled=compiled)
     asked = Request(run="r", problem=problem, strategy="catalog", budget_s=900.0, seed=0, timing=timing)
     return optimize(asked, places=Places(out=folder / "run", cache=folder / "cache"), say=print)
 
