@@ -135,10 +135,6 @@ class CompiledBaselines:
         found = {named(one.mode): one.compiled() for one in self._modes}
         return {name: cell for name, cell in found.items() if cell is not None}
 
-    def _left_out(self, why: str) -> None:
-        of = "" if self.mode == DEFAULT else f" in mode {self.mode}"
-        self._note(f"torch.compile{of} could not be timed: {why}")
-
     def spare_memory(self) -> None:
         for one in self._modes:
             one.spare_memory()
