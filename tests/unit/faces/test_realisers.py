@@ -59,6 +59,7 @@ def timed(done: Finished) -> Timed:
     return found[-1]
 
 
+@pytest.mark.thorough
 def test_what_only_torch_compile_makes_faster_is_torch_compiles_own(tmp_path: Path) -> None:
     """No skeleton has a copysign: eager passes over the tensors twelve times, Inductor once."""
     done = ran(tmp_path, f"{SIGNS}        return x", "x, y, z", (512, 1024))
