@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fakes.libraries import scope_of
 from fakes.modules import Applies
 from fakes.realisers import CPU, H200
 from tilewright.facts.pattern import Recipe
@@ -170,8 +171,7 @@ def test_the_call_gives_what_the_module_gives(name: str, package: str) -> None:
         return
     ((choice,),) = (choices,)
     assert choice.written is not None
-    scope: dict[str, Any] = {}
-    exec(choice.written.candidate.files[0].text, scope)
+    scope = scope_of(choice)
     (region,) = choice.written.regions
     assert arguments(graph, region) == region.inputs
     nodes = {n.name: n for n in graph.nodes}
