@@ -81,13 +81,6 @@ def haste(hasty_compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "_compile", lambda command: compile_([str(hasty_compiler), *command[1:]]))
 
 
-@pytest.fixture
-def haste_everywhere(hasty_compiler: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same in the processes that a test starts, too."""
-    monkeypatch.setenv("CXX", str(hasty_compiler))
-    monkeypatch.setenv("TESTS_IN_HASTE", "1")
-
-
 _IN_HASTE = tuple(Path(__file__).with_name(name) for name in ("frontend", "fusion", "realise"))
 
 

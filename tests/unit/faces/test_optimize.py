@@ -22,7 +22,7 @@ from tilewright.facts.move import Stop, Try
 from tilewright.facts.outcome import Timed
 from tilewright.run import in_time
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache", "haste_everywhere")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache", "haste")]
 
 FIELDS = {
     "run", "problem", "target", "status", "verdict", "error", "times_ns", "ratio", "floor_ns", "floor_share",
