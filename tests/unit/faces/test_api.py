@@ -35,7 +35,7 @@ class Block(nn.Module):
 def test_the_python_api_gives_a_drop_in_module(tmp_path: Path) -> None:
     block = Block()
     nn.init.normal_(block.norm.weight)
-    x = torch.randn(256, 768)
+    x = torch.randn(64, 768)
     found = tilewright.optimize(
         block, [x], target="cpu", out=tmp_path / "run", budget="600s", timing="0.3s", compiled=False
     )

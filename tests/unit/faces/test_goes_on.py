@@ -67,7 +67,7 @@ def test_the_same_call_goes_on_and_gives_the_module_for_all_examples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, module = tmp_path / "run", Block().eval()
-    examples = [[torch.randn(256, 768)], [torch.randn(4, 64, 768)]]
+    examples = [[torch.randn(64, 768)], [torch.randn(4, 16, 768)]]
     tries = 0
 
     def stopped(*args: Any, **kwargs: Any) -> Any:
