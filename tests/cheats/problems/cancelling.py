@@ -12,7 +12,7 @@ class Model(nn.Module):
 
 
 CASES = [{"rows": 1 << 14}]
-CPU_CASES = [{"rows": 64}]
+CPU_CASES = [{"rows": 256}]
 
 
 def get_inputs(rows: int) -> list[torch.Tensor]:
