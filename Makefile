@@ -65,6 +65,7 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check --quiet . || { echo "make: run 'make format'" >&2; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
+	@$(BIN)/mypy benchmarks/*.py
 	@$(BIN)/lint-imports
 
 format: $(STAMP)

@@ -64,7 +64,8 @@ def measured(shape: Shape) -> dict[str, Any]:
     from tilewright.judge.reference_process import families
 
     m, n, k, layout = shape
-    task, made = matmul("product", 0, m, n, k, layout, F32), {}
+    task = matmul("product", 0, m, n, k, layout, F32)
+    made: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         eager, inputs = opened(task, "cuda", Path(name))
         for _, recipe, candidate in ours(task, graph_of(task, eager, inputs), Way(points=64)):
@@ -95,7 +96,9 @@ def ratios(errors: Errors, way: str, measure: int) -> list[float]:
 
 def summed(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What the file holds: of each shape the largest ratios, of each family and measure medians and largest errors."""
-    kept, families, every = [], {}, []
+    kept: list[dict[str, Any]] = []
+    families: dict[str, Any] = {}
+    every: list[dict[str, Any]] = []
     for record in sorted(records, key=lambda r: (r["k"], r["m"], r["n"])):
         errors = record.pop("errors", {})
         there = [way for way in WAYS if any(way in e for e in errors.values())]
@@ -107,8 +110,8 @@ def summed(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for i, measure in enumerate(MEASURES):
             found = {who: [e[who][i] for e in of if who in e] for who in ("torch", "tf32", *WAYS)}
             row: dict[str, Any] = {who: [median(v), max(v)] for who, v in found.items() if v}
-            over = [e[w][i] / e["torch"][i] for e in of for w in WAYS if w in e and e["torch"][i]]
-            families[f"{family}, {measure}"] = row | {"over": rounded(max(over, default=0.0), 3)}
+            beyond = [e[w][i] / e["torch"][i] for e in of for w in WAYS if w in e and e["torch"][i]]
+            families[f"{family}, {measure}"] = row | {"over": rounded(max(beyond, default=0.0), 3)}
     all_ratios = [r for errors in every for way in WAYS for m in (0, 1) for r in ratios(errors, way, m)]
     return {"errors": len(all_ratios), "over_median": median(all_ratios or [0.0]), "shapes": kept, "families": families}
 

@@ -54,7 +54,7 @@ def _median_s(call: Callable[[], object]) -> float:
 
 def _cost(path: Path) -> Cost:
     problem = read_problem(path, target="cpu")
-    reference = Reference(str(path), path.read_text(), problem.cases, subject=CandidateSubject("cpu"), compiled=False)
+    reference = Reference(str(path), path.read_text(), problem.cases, subject=CandidateSubject("cpu"), compiled="")
     reference.construct(0, seed=1)
     described = describe(reference, 2, trace=False)
     text, inputs = reference.inputs(3, "own")

@@ -136,7 +136,7 @@ def time_once(judge: Judge, cell: Cell, built: Built, machine: Machine) -> tuple
         memory.admit(cell)
         check = Check(memory, cell, case=0, precision="reference", findings=Findings())
         check.state.construct(case.seed)
-        case_timing = CaseTiming(opened=opened, memory=memory, check=check, compiled=None, stations=Stations())
+        case_timing = CaseTiming(opened=opened, memory=memory, check=check, compiled={}, stations=Stations())
         table = case_timing.schedule()
         timing.measure(table, table.subjects[0], effort=EFFORT, look=case_timing.verified.look(table))
         accused, excess = "", None

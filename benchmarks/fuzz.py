@@ -26,7 +26,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks")]
@@ -143,8 +143,8 @@ def journals(dice: random.Random, world: World) -> Any:
 
 def orders(dice: random.Random, world: World) -> Any:
     tree = mutated_tree(codec.to_plain(order()), dice)
-    body = json.dumps(tree)
-    body = (mutated(body, dice) if dice.random() < 0.4 else body).encode(errors="replace")
+    text = json.dumps(tree)
+    body: bytes = (mutated(text, dice) if dice.random() < 0.4 else text).encode(errors="replace")
     place = world.folder / "orders" / f"{'0123456789ab'}-{dice.randrange(9999):04d}-0123456789abcdef.order"
     if dice.random() < 0.5:  # named after what it holds, if that is an order
         with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
@@ -169,10 +169,10 @@ def orders(dice: random.Random, world: World) -> Any:
         def perform(self, known: Any, move: Any) -> Any:
             return timed(2.0)
 
-    bundle = Bundle(world.folder)
+    bundle, bench_of = Bundle(world.folder), cast(Any, Bench)
     with Worker(
-        bundle, cache=world.folder, say=lambda text: None, bench_of=Bench, machine_of=lambda target: MACHINE
-    ) as worker:  # type: ignore[arg-type]
+        bundle, cache=world.folder, say=lambda text: None, bench_of=bench_of, machine_of=lambda target: MACHINE
+    ) as worker:
         try:
             worker.prepare()
             return worker.visit()

@@ -125,7 +125,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "wait_s": 0.5},
     "tune": {"attempt": 1, "run": "runs/open", "wait_s": 1.0},
 }  # fmt: skip
-COMMANDS = (
+COMMANDS: tuple[list[str], ...] = (
     ["optimize", "p.py", "--target", "cpu"], ["evaluate", "p.py", "c.py", "--target", "cpu"], ["resume", "run"],
     ["report", "run"],
     ["bench", ".", "--target", "cpu"], ["compare", "run"], ["compare", "p.py", "--strategies", "catalog"], ["profile",

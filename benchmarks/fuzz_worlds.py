@@ -114,9 +114,9 @@ def mcp(world: World) -> Any:
 
         def close(self) -> None: ...
 
-    tools.Session = Still  # type: ignore[misc]
-    tools.composed = lambda known, recipe: Candidate(files=(SourceFile(path="model.py", text=CANDIDATES[0]),))
-    tools._name_of = lambda ctx: "an agent"  # there is no connection
+    made_of_any = Candidate(files=(SourceFile(path="model.py", text=CANDIDATES[0]),))
+    vars(tools).update(Session=Still, composed=lambda known, recipe: made_of_any)
+    vars(tools).update(_name_of=lambda ctx: "an agent")  # there is no connection
     desk = AgentRuns(root, root / "runs")
     terms = Terms(budget_s=60.0, limits=Limits(), timing=Timing())
     made = tools.Tools(desk, tools.House(cache=root, target="cpu", terms=terms, say=lambda _: None))

@@ -79,7 +79,8 @@ class Block(nn.Module):
         h = self.first(x)
         q, k, v = (f(h).unflatten(-1, (HEADS, -1)).transpose(1, 2) for f in (self.query, self.key, self.value))
         x = x + self.drop(self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)))
-        return x + self.drop(self.down(self.act(self.up(self.second(x)))))
+        made: Tensor = x + self.drop(self.down(self.act(self.up(self.second(x)))))
+        return made
 
 
 MODULES: tuple[tuple[str, Callable[[], nn.Module], tuple[int, ...]], ...] = (

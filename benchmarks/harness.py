@@ -54,7 +54,7 @@ class Child:
         try:
             self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
-            answer = self._process.stdout.readline() if wait([self._process.stdout], limit_s) else None
+            answer = self._process.stdout.readline() if wait([self._process.stdout.fileno()], limit_s) else None
         except OSError:
             answer = ""
         if not answer:

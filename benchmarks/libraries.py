@@ -60,14 +60,16 @@ class QuackLayerNorm(torch.autograd.Function):
 
         out, rstd, mean = layernorm_fwd(x, weight, bias, EPS, return_rstd=True, return_mean=True)
         ctx.save_for_backward(x, weight, rstd, mean)
-        return out
+        made: Tensor = out
+        return made
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         from quack.rmsnorm import layernorm_bwd
 
         x, weight, rstd, mean = ctx.saved_tensors
-        return layernorm_bwd(x, weight, upstream, rstd, mean)
+        made: tuple[Tensor, Tensor, Tensor] = layernorm_bwd(x, weight, upstream, rstd, mean)
+        return made
 
 
 def of_quack(operation: str) -> dict[str, Callable[..., Tensor]]:
@@ -97,7 +99,10 @@ def of_quack(operation: str) -> dict[str, Callable[..., Tensor]]:
     from quack.rmsnorm import layernorm_fwd
 
     def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        return QuackLayerNorm.apply(x, weight, bias) if torch.is_grad_enabled() else layernorm_fwd(x, weight, bias, EPS)
+        differentiable: Callable[..., Any] = QuackLayerNorm.apply
+        given = x, weight, bias
+        made: Tensor = differentiable(*given) if torch.is_grad_enabled() else layernorm_fwd(*given, EPS)
+        return made
 
     return {"": {"softmax": softmax, "layer_norm": layer_norm, "cross_entropy": cross_entropy,
                  "rms_norm": lambda x, weight: rmsnorm(x, weight, eps=EPS)}[operation]}  # fmt: skip

@@ -106,13 +106,13 @@ def timed(call: Call, calls: int, flush: torch.Tensor | None) -> tuple[float, fl
     call()
     between.record()
     between.synchronize()
-    start = torch.cuda.Event(enable_timing=True)
-    start.record()
+    again = torch.cuda.Event(enable_timing=True)
+    again.record()
     for _ in range(calls):
         call()
     end.record()
     end.synchronize()
-    return begin.elapsed_time(between), start.elapsed_time(end) / calls
+    return begin.elapsed_time(between), again.elapsed_time(end) / calls
 
 
 def compared(zoo: Zoo, ours: nn.Module, device: str, *, modes: Sequence[str], rounds: int, limit_s: float) -> Record:

@@ -111,7 +111,7 @@ def without_kernels(device: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     a, b = torch.randn(512, 512, device=device), torch.randn(512, 512, device=device)
     for name, dtype, more in (("fp32", torch.float32, {"scheme": "fp16x3"}), ("bf16", torch.bfloat16, {}),
                               ("fp32 in 4", torch.float32, {"scheme": "fp16x3", "split_k": 4})):  # fmt: skip
-        gemm = Gemm(Point(tile_m=64, tile_n=64, cluster_m=1, **more), "f32", store=KernelStore(known=Nothing()))  # type: ignore[arg-type]
+        gemm = Gemm(Point(tile_m=64, tile_n=64, cluster_m=1, **more), "f32", store=KernelStore(known=Nothing()))
         yield f"no kernels: {name}", partial(gemm, a.to(dtype), b.to(dtype))
 
 

@@ -76,8 +76,8 @@ def files(kernelbench: Path, only: Sequence[str], folder: Path) -> Iterator[Path
     if "16-bit" in only:
         place = folder / "linear"
         place.mkdir()
-        for number, source in enumerate(sorted({task.source for task in transformers()})):
-            (place / f"{number}_linear.py").write_text(source)
+        for index, source in enumerate(sorted({task.source for task in transformers()})):
+            (place / f"{index}_linear.py").write_text(source)
         yield place
 
 
@@ -143,8 +143,9 @@ def measured(pattern: Pattern, made: dict[Any, Any]) -> Tuned:
     program, product = pattern.program, pattern.program.product
     torch.manual_seed(0)
     given = {o.name: operand(o) for o in program.operands}
-    bare = product is not None and len(program.body) == 1
-    truth = given[product.left.operand].float() @ given[product.right.operand].float() if bare else None
+    truth = None
+    if product is not None and len(program.body) == 1:
+        truth = given[product.left.operand].float() @ given[product.right.operand].float()
     calls, failures = {}, {at: module for at, module in made.items() if isinstance(module, str)}
     for at in [at for at in made if at not in failures]:
         try:
@@ -176,7 +177,8 @@ def served(line: str) -> str:
     began = time.monotonic()
     try:
         with tempfile.TemporaryDirectory() as folder, torch.no_grad():
-            made = modules(pattern, Path(folder), Gpu(**device_of(here).plan_facts))
+            known: dict[str, Any] = {**device_of(here).plan_facts}
+            made = modules(pattern, Path(folder), Gpu(**known))
             with device(alone=True):
                 began = time.monotonic()
                 tuned = measured(pattern, made)
@@ -198,7 +200,8 @@ def winner_of(pattern: Pattern, tuned: Tuned, here: Machine) -> Winner | None:
     (time_ns,) = (p.time_ns for p in tuned.points if p.point == point)
     assert time_ns is not None
     batch, m, n, k = sizes(pattern.program) if pattern.program.product else (0, 0, 0, 0)
-    moved = [prod(t.shape) * DTYPES[t.dtype].itemsize for t in (*pattern.program.operands, *pattern.program.outputs)]
+    tensors: list[Any] = [*pattern.program.operands, *pattern.program.outputs]
+    moved = [prod(t.shape) * DTYPES[t.dtype].itemsize for t in tensors]
     outputs = len(pattern.program.outputs)
     work = Work(bytes_read=sum(moved[:-outputs]), bytes_written=sum(moved[-outputs:]), conv_flops=0,
                 matmul_flops=2 * batch * m * n * k, dtype=pattern.program.operands[0].dtype)  # fmt: skip

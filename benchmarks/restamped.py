@@ -46,7 +46,7 @@ try:
     DEVICE: Any = DEVICES["h200"]
     cuda: Any = realisers(DEVICE)
 except ImportError:  # the tree of a commit that has no table of devices
-    from tilewright.realise.rows import renderer as cuda  # type: ignore[no-redef]
+    from tilewright.realise.rows import renderer as cuda
 
     DEVICE = {"arch": "sm_90a", "processors": 132}
 CODE = (".text.", ".nv.constant3", ".nv.constant4", ".nv.global")  # sections of a cubin that hold what is run
@@ -130,8 +130,10 @@ def to_measure(patterns: list[Pattern]) -> tuple[Pattern, ...]:
     given = (Matched(case=0, patterns=tuple(patterns), unmatched=()),)
     with tempfile.TemporaryDirectory() as folder:
         rest: Any = {"known": (), "say": lambda line: None, "folder": Path(folder), "objects": Objects()}
+        asked: Any = foreseen
         old = isinstance(DEVICE, dict)
-        (left,) = foreseen(given, h200, arch=DEVICE["arch"], **rest) if old else foreseen(given, DEVICE, **rest)
+        left: Matched
+        (left,) = asked(given, h200, arch=DEVICE["arch"], **rest) if old else asked(given, DEVICE, **rest)
     return left.patterns
 
 

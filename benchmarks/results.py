@@ -141,7 +141,7 @@ def merged(result: Record, tasks: Iterable[Record], *, command: str, note: str =
     device = result["machine"]["device"]
     fresh = {t["problem"]: t for t in tasks if judged(t)}
     for name, found in fresh.items():
-        if not found.get("stamp") or found.get("machine", result["machine"])["device"] != device:
+        if not found.get("stamp") or (found.get("machine") or result["machine"])["device"] != device:
             raise ValueError(f"{name}: no stamp, or judged on another device than {device}")
     kept = {t["problem"]: t for t in result["tasks"]}
     runs = result.get("runs") or [{"command": result["command"], "commit": result["commit"], "tasks": list(kept)}]

@@ -104,7 +104,9 @@ def opened(task: Task, target: str, folder: Path) -> tuple[nn.Module, list[Any]]
     torch.manual_seed(0)
     with torch.device(target):
         problem = imported(folder / "problem.py")
-        cases = (getattr(problem, "CPU_CASES", None) if target == "cpu" else None) or getattr(problem, "CASES", ({},))
+        cases: Any = (getattr(problem, "CPU_CASES", None) if target == "cpu" else None) or getattr(
+            problem, "CASES", ({},)
+        )
         return problem.Model(*problem.get_init_inputs(**cases[0])), list(problem.get_inputs(**cases[0]))
 
 
@@ -179,7 +181,7 @@ def built(
 
 def select(module: nn.Module, copies: int) -> Callable[[int], None]:
     """Puts the weights of a number in their places, in all subjects at once: they share the modules that hold them."""
-    holders = [held for part in module.modules() for held in (part._parameters, part._buffers)]
+    holders: list[dict[str, Any]] = [held for part in module.modules() for held in (part._parameters, part._buffers)]
     places = [(held, leaf) for held in holders for leaf, tensor in held.items() if tensor is not None]
     own = [held[leaf] for held, leaf in places]
     sets = [own, *(copy.deepcopy(own) for _ in range(copies - 1))]
@@ -246,7 +248,7 @@ def sampled(
 
 def _on_gpu(call: Call, flush: Tensor, delay_cycles: int) -> float:
     flush.zero_()
-    torch.cuda._sleep(delay_cycles)  # type: ignore[no-untyped-call]
+    torch.cuda._sleep(delay_cycles)
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
     begin.record()
     result = call()
@@ -325,7 +327,7 @@ def measured(task: Task, way: Way) -> dict[str, Any]:
         with device(alone=False):
             eager, inputs = opened(task, way.target, folder)
             made = list(ours(task, graph_of(task, eager, inputs), way))
-        subjects = {"eager": eager} | (built(eager, made, way, folder) if made else {})
+        subjects: dict[str, Any] = {"eager": eager} | (built(eager, made, way, folder) if made else {})
         with device(alone=False):
             if "compile" not in way.without:
                 torch.compiler.reset()

@@ -148,12 +148,11 @@ def linear(rows: int, columns: int, k: int, dtype: str, *, name: str = "") -> Ta
 def transformers() -> Iterator[Task]:
     """104 products of prefill and decode in 16 bits; of a prompt, words are computed for 1024 tokens at most."""
     number = 0
-    for phase, place in (("prefill", 4), ("decode", 5)):
-        for model, sizes in MODELS.items():
-            hidden, qkv, wide, words = sizes[:4]
+    for phase in ("prefill", "decode"):
+        for model, (hidden, qkv, wide, words, prefill, decode) in MODELS.items():
             up = wide if model.startswith(("gpt", "mini")) else 2 * wide
             layers = {"qkv": (qkv, hidden), "out": (hidden, hidden), "up": (up, hidden), "down": (hidden, wide)}
-            for rows in sizes[place]:
+            for rows in prefill if phase == "prefill" else decode:
                 for layer, (columns, k) in (layers | ({"words": (words, hidden)} if words else {})).items():
                     tokens, dtype = min(rows, 1024) if layer == "words" else rows, (BF16, F16)[number % 2]
                     number += 1
@@ -253,9 +252,12 @@ def eight_bit() -> Iterator[Task]:
         yield Task(name=named("scaled float8", (m, n, k)), source=problem(
             "torch._scaled_mm(x, self.w.t(), a, self.s, out_dtype=torch.bfloat16)", inputs, buffers=held))  # fmt: skip
     for experts, m, n, k in ((8, 8192, 14336, 4096), (8, 8192, 4096, 14336), (128, 16384, 768, 2048)):
-        inputs = {"x": (m, k), "ends": f"(torch.arange(1, {experts + 1}) * {m // experts}).to(torch.int32)"}
+        routed: dict[str, Shape] = {
+            "x": (m, k),
+            "ends": f"(torch.arange(1, {experts + 1}) * {m // experts}).to(torch.int32)",
+        }
         yield Task(name=named("grouped", (experts, m, n, k)), source=problem(
-            "torch._grouped_mm(x, self.w.mT, offs=ends)", inputs, {"w": (experts, n, k)}, dtype=BF16))  # fmt: skip
+            "torch._grouped_mm(x, self.w.mT, offs=ends)", routed, {"w": (experts, n, k)}, dtype=BF16))  # fmt: skip
 
 
 def training() -> Iterator[Task]:

@@ -21,6 +21,9 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
     os.environ.setdefault("TILEWRIGHT_LEASES", tempfile.tempdir)
     os.environ.setdefault("TILEWRIGHT_TOGETHER", str(os.getppid()))
 
+# Else Inductor compiles and runs a program for each instruction set that it might use: 16 s of a processor.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
+
 import pytest
 from hypothesis import settings
 from starved import BUSY, excuse

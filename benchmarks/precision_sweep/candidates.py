@@ -114,7 +114,9 @@ def _constant(cell: Cell, given: Given) -> Tensor:
     """What was right for another draw: everywhere its most frequent value, where elements are on their own."""
     if cell.kind not in ELEMENTWISE:
         return given.before.clone()
-    values, counts = given.before.reshape(-1).unique(return_counts=True)
+    found = given.before.reshape(-1).unique(return_counts=True)
+    values: Tensor = found[0]
+    counts: Tensor = found[1]
     return values[counts.argmax()].expand(given.before.shape).clone()
 
 

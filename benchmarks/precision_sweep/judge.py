@@ -32,9 +32,7 @@ class Bench:
     """A problem file, open on a device; one set of parameters at a time."""
 
     def __init__(self, problem: str, device: str) -> None:
-        self.reference = Reference(
-            "/sweep/problem.py", problem, ["{}"], subject=CandidateSubject(device), compiled=False
-        )
+        self.reference = Reference("/sweep/problem.py", problem, ["{}"], subject=CandidateSubject(device), compiled="")
         self.reference.construct(0, seed=1)
         self.described = describe(self.reference, 2, trace=False)
         self.own: dict[tuple[int, str, int], tuple[float, float]] = {}  # errors of the reference, as a check keeps them

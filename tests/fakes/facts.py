@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from tilewright.facts.machine import Machine
 from tilewright.facts.outcome import Built, Checked, Interval, OutputError, PointTime, Timed
@@ -39,7 +40,9 @@ def pattern(id: str, *, points: int = 2, title: str = "") -> Pattern:
     return Pattern(id=id, title=title or id, kind="pointwise", nodes=(id,), program=PROGRAM, space=space)
 
 
-def context(*patterns: Pattern, budget_s: float = 1000.0, remembered: tuple = (), hinted: tuple = ()) -> SearchContext:
+def context(
+    *patterns: Pattern, budget_s: float = 1000.0, remembered: tuple[Any, ...] = (), hinted: tuple[Any, ...] = ()
+) -> SearchContext:
     spec = TensorSpec(shape=(4, 8), stride=(8, 1), dtype="f32")
     work = Work(bytes_read=128, bytes_written=128, matmul_flops=0, conv_flops=0, dtype="f32")
     case = CaseFacts(inputs=(spec,), outputs=(spec,), work=work, graph=None)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fakes.libraries import scope_of, values_of
 from fakes.modules import Applies
 from tilewright.edges.gpu.machine import machine as measured_machine
 from tilewright.facts.devices import device_of
@@ -71,11 +72,10 @@ def test_the_call_gives_what_the_module_gives(library: str, name: str, dtype: to
         return
     (choice,) = choices
     assert choice.written is not None
-    scope: dict[str, Any] = {}
-    exec(choice.written.candidate.files[0].text, scope)
+    scope = scope_of(choice)
     (region,) = choice.written.regions
     with torch.no_grad():
-        values = _values(graph, module, x)
+        values = values_of(graph, (x,), target="cuda", module=module)
         given = [values[node] for node in region.inputs]
         wanted = module.double()(x.double()) if name != "cross_entropy" else module(x).double()
         module.to(dtype)
@@ -83,22 +83,3 @@ def test_the_call_gives_what_the_module_gives(library: str, name: str, dtype: to
     loose = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 4e-3 if name == "convolution" else 1e-4}[dtype]
     torch.testing.assert_close(made.double(), wanted, rtol=loose, atol=loose)
     assert made.dtype == dtype
-
-
-def _values(graph: Any, module: nn.Module, x: Tensor) -> dict[str, Tensor]:
-    """What the module's values are, by node, run operator by operator."""
-    from tilewright.realise.case_code import plain_steps
-
-    plain = plain_steps(graph, target="cuda")
-    names: dict[str, Any] = {"torch": torch, "self": module, **dict(zip(plain.parameters, (x,), strict=True))}
-    texts, seen = {v.node: v.text for v in plain.values}, {}
-    for step in plain.steps:
-        if not step.text.startswith("del "):
-            exec(step.text, names)
-        for node, text in texts.items():
-            if node not in seen:
-                try:
-                    seen[node] = eval(text, names)
-                except (NameError, AttributeError):
-                    continue
-    return seen

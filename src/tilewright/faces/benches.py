@@ -20,6 +20,7 @@ from ..run.remote import bundle_folder
 from . import config
 from .deliver import bench_tables, stamp
 from .folders import Many, run_all
+from .options import SearchOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,13 @@ class BenchRequest:
     wait: bool
     evaluator: str = ""
     without: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, given: SearchOptions, *, strategy: str | None = None, without: tuple[str, ...] = ()) -> BenchRequest:
+        return cls(
+            strategy=strategy, model=given.model, base_url=given.base_url, effort=given.effort,
+            wait=not given.no_wait, evaluator=given.evaluator, without=without,
+        )  # fmt: skip
 
     @property
     def flags(self) -> tuple[str, ...]:

@@ -12,11 +12,12 @@ import typer
 
 from ..facts.dialogue import ModelChoice
 from ..facts.errors import UserError
+from ..facts.problem import Problem
 from ..facts.run import Request
 from . import config, options
 from .exits import Interruptible, exit_code, leave, line, obey_signals, open_standards, stands
 from .many import bench, compare
-from .options import MOST_SEED, devices_of, mode_of, new_folder, numbers_of, parts_of, target_of
+from .options import MOST_SEED, mode_of, new_folder, parts_of, target_of
 from .printing import print_json, put, say, show, stdout
 
 if TYPE_CHECKING:
@@ -38,53 +39,51 @@ def common(version: options.VersionOption = False) -> None:
 
 
 @app.command()
+@options.grouped
 def optimize(
     file: Annotated[Path, typer.Argument(help="Problem file: Model, get_inputs, get_init_inputs, optionally CASES.")],
-    target: options.TargetOption = "auto",
-    mode: options.ModeOption = "auto",
-    precision: options.PrecisionOption = "reference",
+    judging: options.JudgingOptions,
+    search: options.SearchOptions,
     sanitize: options.WinnerSanitizeOption = None,
     racecheck: options.RacecheckOption = False,
-    out: options.OutOption = None,
-    budget: options.SearchBudgetOption = "",
-    timing: options.TimingOption = "6s",
-    no_compile: options.NoCompileOption = False,
-    compile_modes: options.CompileModesOption = "usual",
     no_algebra: options.NoAlgebraOption = False,
     strategy: options.StrategyOption = None,
     without: options.WithoutOption = "",
-    model: options.ModelOption = None,
-    base_url: options.BaseUrlOption = "",
-    effort: options.EffortOption = None,
-    evaluator: options.EvaluatorOption = "",
-    no_wait: options.NoWaitOption = False,
-    env: options.EnvOption = None,
-    seed: options.SeedOption = 0,
     as_json: options.JsonOption = False,
 ) -> None:
     """Make a module faster, judge the result, and write candidate, journal and report."""
     from ..run.optimize import ModelAccess, new_run, sanitized_by_default
     from ..run.optimize import optimize as run
     from ..run.places import Places
-    from .reading import problem_of
 
-    budget_s, limits = config.budget(budget, usual_s=3600.0 if model else 300.0)
-    choice = ModelChoice(name=model, base_url=base_url, effort=effort) if model else None
-    problem = problem_of(
-        file, target=target_of(target, evaluator), precision=precision, mode=mode_of(mode), env=env or ()
-    )  # fmt: skip
-    places = Places(out=out or new_folder(problem.name), cache=config.cache_dir())
+    budget_s, limits = config.budget(search.budget, usual_s=3600.0 if search.model else 300.0)
+    choice = _model(search)
+    problem = _problem(file, judging, search.evaluator)
+    places = Places(out=judging.out or new_folder(problem.name), cache=config.cache_dir())
     with Interruptible(places.out):
         asked = Request(
-            run=new_run(), problem=problem, strategy=strategy or ("cutegen" if model else "catalog"), seed=seed,
-            budget_s=budget_s, timing=config.timed(timing, compiled=False if no_compile else compile_modes),
-            sanitize=racecheck or (sanitized_by_default(problem, evaluator) if sanitize is None else sanitize),
-            racecheck=racecheck, model=choice, limits=limits, evaluator=evaluator, without=parts_of(without),
+            run=new_run(), problem=problem, strategy=strategy or ("cutegen" if search.model else "catalog"),
+            seed=judging.seed, budget_s=budget_s, timing=judging.timed,
+            sanitize=racecheck or (sanitized_by_default(problem, search.evaluator) if sanitize is None else sanitize),
+            racecheck=racecheck, model=choice, limits=limits, evaluator=search.evaluator, without=parts_of(without),
             algebra=not no_algebra,
         )  # fmt: skip
-        access = ModelAccess(keys=config.key, wait=not no_wait)
+        access = ModelAccess(keys=config.key, wait=not search.no_wait)
         finished = run(asked, places=places, say=say(as_json), access=access)
     raise typer.Exit(_shown(finished, places.out, as_json=as_json))
+
+
+def _model(search: options.SearchOptions) -> ModelChoice | None:
+    return ModelChoice(name=search.model, base_url=search.base_url, effort=search.effort) if search.model else None
+
+
+def _problem(file: Path, judging: options.JudgingOptions, evaluator: str = "") -> Problem:
+    from .reading import problem_of
+
+    return problem_of(
+        file, target=target_of(judging.target, evaluator), precision=judging.precision, mode=mode_of(judging.mode),
+        env=judging.env or (),
+    )  # fmt: skip
 
 
 def _shown(finished: Finished, out: Path, *, as_json: bool) -> int:
@@ -113,22 +112,15 @@ def resume(
 
 
 @app.command()
+@options.grouped
 def evaluate(
     file: Annotated[Path, typer.Argument(help="Problem file, or a robust-kbench task folder.")],
     candidate: Annotated[
         Path, typer.Argument(help="A file or a folder with ModelNew, written by anybody; for a task also a .cu file.")
     ],
-    target: options.TargetOption = "auto",
-    mode: options.ModeOption = "auto",
-    precision: options.PrecisionOption = "reference",
+    judging: options.JudgingOptions,
     sanitize: options.SanitizeOption = False,
     racecheck: options.RacecheckOption = False,
-    out: options.OutOption = None,
-    timing: options.TimingOption = "6s",
-    no_compile: options.NoCompileOption = False,
-    compile_modes: options.CompileModesOption = "usual",
-    env: options.EnvOption = None,
-    seed: options.SeedOption = 0,
     as_json: options.JsonOption = False,
 ) -> None:
     """Judge and time a candidate; exit 1 when it is refused."""
@@ -136,31 +128,30 @@ def evaluate(
     from ..run.optimize import judge_given
     from ..run.places import Places
     from .deliver import delivered
-    from .reading import problem_of
 
-    problem = problem_of(file, target=target_of(target), precision=precision, mode=mode_of(mode), env=env or ())
+    problem = _problem(file, judging)
     given = load_candidate(candidate, problem)
-    places = Places(out=out or new_folder(f"{problem.name}-evaluate"), cache=config.cache_dir())
+    places = Places(out=judging.out or new_folder(f"{problem.name}-evaluate"), cache=config.cache_dir())
     with Interruptible(places.out, resumable=False):
         finished = judge_given(
-            problem, given, places=places, seed=seed, say=say(as_json), sanitize=sanitize or racecheck,
-            racecheck=racecheck, timing=config.timed(timing, compiled=False if no_compile else compile_modes),
+            problem, given, places=places, seed=judging.seed, say=say(as_json), sanitize=sanitize or racecheck,
+            racecheck=racecheck, timing=judging.timed,
         )  # fmt: skip
     code = show(delivered(finished, places.out, given_at=candidate), as_json=as_json)
     raise typer.Exit(code if finished.stop.best is not None else 1)
 
 
 @app.command()
+@options.grouped
 def profile(
     file: Annotated[Path, typer.Argument(help="Problem file, or a robust-kbench task folder.")],
     candidate: Annotated[
         Path | None, typer.Argument(help="A file or a folder with ModelNew; default: the module as it is.")
     ] = None,
-    target: options.TargetOption = "auto",
+    *,
+    shared: options.ProblemOptions,
     mode: options.ModeOption = "auto",
     question: options.QuestionOption = "auto",
-    env: options.EnvOption = None,
-    seed: options.SeedOption = 0,
     as_json: options.JsonOption = False,
 ) -> None:
     """Say what limits a call, with the evidence, and which changes are most likely to pay; judges nothing."""
@@ -169,12 +160,12 @@ def profile(
     found = profiled(
         file,
         candidate,
-        target=target_of(target),
+        target=target_of(shared.target),
         mode=mode_of(mode),
         question=question,
-        seed=seed,
+        seed=shared.seed,
         say=say(as_json),
-        env=env or (),
+        env=shared.env or (),
     )
     raise typer.Exit(put(found, as_json=as_json))
 
@@ -209,36 +200,38 @@ def export(
 
 
 @app.command()
+@options.grouped
 def discover(
     where: Annotated[
         str, typer.Argument(metavar="FILE|FOLDER|kernelbench:PATH/levelN", help="A problem file, or many.")
     ],
-    only: options.OnlyOption = None,
-    target: options.TargetOption = "auto",
+    folder: options.FolderOptions,
+    *,
+    shared: options.ProblemOptions,
     svg: Annotated[Path | None, typer.Option("--svg", metavar="PATH", help="Draw a file's graph into it.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Where a folder's results are kept.")] = None,
     budget: Annotated[str, typer.Option("--budget", help="Time for one task's rounds of timing, e.g. 4s.")] = "4s",
-    env: options.EnvOption = None,
-    seed: options.SeedOption = 0,
-    jobs: options.JobsOption = 1,
-    devices: options.DevicesOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Say where a module's time goes, which patterns realise which part of it, and what each could win."""
     from .discoveries import discovered
-    from .folders import FolderRequest, Many
+    from .folders import FolderRequest, many_of
 
     wish = FolderRequest(
-        target=target_of(target), budget_s=config.seconds(budget, "--budget"), seed=seed, env=tuple(env or ())
+        target=target_of(shared.target),
+        budget_s=config.seconds(budget, "--budget"),
+        seed=shared.seed,
+        env=tuple(shared.env or ()),
     )
-    many = Many(out=out, only=numbers_of(only), jobs=jobs, devices=devices_of(devices))
-    put(discovered(where, wish, many, svg=svg, say=say(as_json)), as_json=as_json)
+    put(discovered(where, wish, many_of(folder, out), svg=svg, say=say(as_json)), as_json=as_json)
 
 
 @app.command()
+@options.grouped
 def tune(
     file: Annotated[Path, typer.Argument(help="Problem file: Model, get_inputs, get_init_inputs, optionally CASES.")],
-    target: options.TargetOption = "auto",
+    *,
+    shared: options.ProblemOptions,
     budget: options.BudgetOption = "5m",
     trials: Annotated[
         int,
@@ -250,8 +243,6 @@ def tune(
         str,
         typer.Option("--ahead", help="Measure nothing: compile all settings for a GPU that is not here, e.g. h200."),
     ] = "",
-    env: options.EnvOption = None,
-    seed: options.SeedOption = 0,
     as_json: options.JsonOption = False,
 ) -> None:
     """Measure the knobs of every fused kernel of a module, and remember which settings won."""
@@ -262,12 +253,12 @@ def tune(
     if ahead:
         from .tunings import prepared
 
-        put(prepared(problem_of(file, target="cuda", env=env or ()), ahead, say=say(as_json)), as_json=as_json)
+        put(prepared(problem_of(file, target="cuda", env=shared.env or ()), ahead, say=say(as_json)), as_json=as_json)
         return
-    problem = problem_of(file, target=target_of(target), env=env or ())
+    problem = problem_of(file, target=target_of(shared.target), env=shared.env or ())
     tuned = run(
-        problem, cache=config.cache_dir(), budget_s=config.seconds(budget, "--budget"), seed=seed, say=say(as_json),
-        trials=trials,
+        problem, cache=config.cache_dir(), budget_s=config.seconds(budget, "--budget"), seed=shared.seed,
+        say=say(as_json), trials=trials,
     )  # fmt: skip
     if as_json:
         print_json(tuned_object(tuned))
@@ -341,33 +332,32 @@ def doctor(as_json: options.JsonOption = False) -> None:
 
 
 @app.command()
+@options.grouped
 def audit(
     where: Annotated[
         str, typer.Argument(metavar="FILE|FOLDER|kernelbench:PATH/levelN", help="A problem file, or many.")
     ],
-    only: options.OnlyOption = None,
+    folder: options.FolderOptions,
     target: options.TargetOption = "auto",
     out: Annotated[Path | None, typer.Option("--out", help="Where a folder's results are kept.")] = None,
     budget: Annotated[str, typer.Option("--budget", help="Time for one task's trials, e.g. 90s.")] = "60s",
     env: options.EnvOption = None,
     seed: Annotated[int, typer.Option("--seed", min=0, max=MOST_SEED, help="Seed of weights and inputs.")] = 0,
-    jobs: options.JobsOption = 1,
-    devices: options.DevicesOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Say whether a score on a task means anything; exit 1 when it does not."""
     from .audits import audited
-    from .folders import FolderRequest, Many, is_one_problem
+    from .folders import FolderRequest, is_one_problem, many_of
 
     wish = FolderRequest(
         target=target_of(target), budget_s=config.seconds(budget, "--budget"), seed=seed, env=tuple(env or ())
     )
-    many = Many(out=out, only=numbers_of(only), jobs=jobs, devices=devices_of(devices))
     quiet = as_json and is_one_problem(Path(where))
-    raise typer.Exit(put(audited(where, wish, many, say=say(quiet)), as_json=as_json))
+    raise typer.Exit(put(audited(where, wish, many_of(folder, out), say=say(quiet)), as_json=as_json))
 
 
 @app.command()
+@options.grouped
 def mcp(
     http: Annotated[
         str, typer.Option("--http", metavar="[HOST:]PORT", help="Serve HTTP there, not stdin and stdout; port 0: any.")
@@ -376,24 +366,19 @@ def mcp(
     runs: Annotated[
         Path | None, typer.Option("--runs", help="Where new runs are kept; default: runs under the root.")
     ] = None,
-    target: options.TargetOption = "auto",
+    *,
+    shared: options.TimedOptions,
     sanitize: options.WinnerSanitizeOption = None,
     budget: options.AgentBudgetOption = "1h",
-    timing: options.TimingOption = "6s",
-    no_compile: options.NoCompileOption = False,
-    compile_modes: options.CompileModesOption = "usual",
     evaluator: options.EvaluatorOption = "",
-    env: options.EnvOption = None,
-    seed: options.SeedOption = 0,
 ) -> None:
     """Let a coding agent open problems, submit candidates and be judged, over the Model Context Protocol."""
     from .agents import serve
     from .tools import House
 
-    timed = config.timed(timing, compiled=False if no_compile else compile_modes)
-    terms = config.agents_terms(budget, timing=timed, sanitize=sanitize, seed=seed, evaluator=evaluator)
-    chosen = target_of(target, evaluator) if evaluator else target
-    house = House(cache=config.cache_dir(), target=chosen, terms=terms, say=say(False), env=tuple(env or ()))
+    terms = config.agents_terms(budget, timing=shared.timed, sanitize=sanitize, seed=shared.seed, evaluator=evaluator)
+    chosen = target_of(shared.target, evaluator) if evaluator else shared.target
+    house = House(cache=config.cache_dir(), target=chosen, terms=terms, say=say(False), env=tuple(shared.env or ()))
     config.environment(house.env)  # what is wrong with it is said before any client comes
     serve(http, root=root, runs=runs or root / "runs", house=house)
 

@@ -18,6 +18,7 @@ from ..facts.problem import Target
 from ..run.campaign import Campaign, problem_files, run_campaign
 from . import config
 from .deliver import commit, stamp
+from .options import FolderOptions, devices_of, numbers_of
 
 Task = dict[str, Any]  # what `--json` prints of one problem
 
@@ -45,6 +46,10 @@ class Many:
         """Where results are kept."""
         name = Path(where.removeprefix("kernelbench:")).resolve().name
         return self.out or Path("runs") / f"{verb}-{name}-{target}"
+
+
+def many_of(given: FolderOptions, out: Path | None) -> Many:
+    return Many(out=out, only=numbers_of(given.only), jobs=given.jobs, devices=devices_of(given.devices))
 
 
 def is_one_problem(where: Path) -> bool:

@@ -9,58 +9,39 @@ from typing import Annotated, Literal
 import typer
 
 from ..facts.errors import UserError
-from . import config, options
+from . import options
 from .exits import Interruptible, line
-from .options import devices_of, new_folder, numbers_of, parts_of, target_of
+from .options import new_folder, parts_of, target_of
 from .printing import put, say, stdout
 
 
+@options.grouped
 def bench(
     folder: Annotated[
         str, typer.Argument(metavar="FOLDER|kernelbench:PATH/levelN", help="Where the problem files are.")
     ],
-    only: options.OnlyOption = None,
-    target: options.TargetOption = "auto",
-    mode: options.ModeOption = "auto",
-    precision: options.PrecisionOption = "reference",
+    *,
+    shared: options.FolderOptions,
+    judging: options.JudgingOptions,
+    search: options.SearchOptions,
     sanitize: options.SanitizeOption = False,
-    out: options.OutOption = None,
-    budget: options.SearchBudgetOption = "",
-    timing: options.TimingOption = "6s",
-    no_compile: options.NoCompileOption = False,
-    compile_modes: options.CompileModesOption = "usual",
     no_algebra: options.NoAlgebraOption = False,
     strategy: options.StrategyOption = None,
     without: options.WithoutOption = "",
-    model: options.ModelOption = None,
-    base_url: options.BaseUrlOption = "",
-    effort: options.EffortOption = None,
-    evaluator: options.EvaluatorOption = "",
-    no_wait: options.NoWaitOption = False,
-    env: options.EnvOption = None,
-    seed: options.SeedOption = 0,
-    jobs: options.JobsOption = 1,
-    devices: options.DevicesOption = None,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write tasks, summary, command, commit and machine here.")
     ] = None,
 ) -> None:
     """Optimise every problem of a folder; started again, it continues where it stopped."""
     from .benches import BenchRequest, bench_folder, campaign_of, require_asked
-    from .folders import Many
+    from .folders import many_of
 
-    settings = ["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing, '--timing'):g}s"]
-    settings += ["--sanitize" if sanitize else "--no-sanitize", "--seed", str(seed)]
-    settings += ["--no-compile"] if no_compile else ["--compile-modes", compile_modes]
+    settings = [*judging.settings, "--sanitize" if sanitize else "--no-sanitize", "--seed", str(judging.seed)]
     settings += ["--no-algebra"] if no_algebra else []
-    settings += config.env_flags(env or ())
-    asked = BenchRequest(
-        strategy=strategy, model=model, base_url=base_url, effort=effort, wait=not no_wait, evaluator=evaluator,
-        without=parts_of(without),
-    )  # fmt: skip
+    asked = BenchRequest.of(search, strategy=strategy, without=parts_of(without))
     campaign = campaign_of(
-        folder, Many(out=out, only=numbers_of(only), jobs=jobs, devices=devices_of(devices)),
-        target=target_of(target, evaluator), budget=budget, settings=settings, asked=asked,
+        folder, many_of(shared, judging.out), target=target_of(judging.target, search.evaluator),
+        budget=search.budget, settings=settings, asked=asked,
     )  # fmt: skip
     require_asked(asked)
     with Interruptible(campaign.out, again=f"the same command continues from {campaign.out}"):
@@ -74,10 +55,12 @@ def bench(
         raise typer.Exit(line(told, ended.code))
 
 
+@options.grouped
 def compare(
     where: Annotated[
         list[str], typer.Argument(metavar="DIR...|FILE|FOLDER", help="Folders of runs; with --strategies problems.")
     ],
+    *,
     by: Annotated[
         Literal["calls", "tokens", "usd", "device", "seconds", "tries"],
         typer.Option("--by", help="What the strategies have spent: the axis."),
@@ -88,54 +71,36 @@ def compare(
     ] = "",
     repeats: Annotated[int, typer.Option("--repeats", min=1, max=1000, help="Runs of each that asks a model.")] = 3,
     svg: Annotated[Path | None, typer.Option("--svg", metavar="PATH", help="Draw best so far against --by.")] = None,
-    only: options.OnlyOption = None,
-    target: options.TargetOption = "auto",
-    mode: options.ModeOption = "auto",
-    precision: options.PrecisionOption = "reference",
-    out: options.OutOption = None,
-    budget: options.SearchBudgetOption = "",
-    timing: options.TimingOption = "6s",
-    no_compile: options.NoCompileOption = False,
-    compile_modes: options.CompileModesOption = "usual",
-    model: options.ModelOption = None,
-    base_url: options.BaseUrlOption = "",
-    effort: options.EffortOption = None,
-    evaluator: options.EvaluatorOption = "",
-    no_wait: options.NoWaitOption = False,
-    env: options.EnvOption = None,
-    seed: options.SeedOption = 0,
-    jobs: options.JobsOption = 1,
-    devices: options.DevicesOption = None,
+    folder: options.FolderOptions,
+    judging: options.JudgingOptions,
+    search: options.SearchOptions,
     as_json: options.JsonOption = False,
 ) -> None:
     """Say what strategies reached on the same problems after equal spending; run them first, where they are named."""
     from .benches import BenchRequest, campaign_of, require_asked, usual_budget_s
     from .compares import compared_journals, entrants, run_strategies
-    from .folders import Many
+    from .folders import many_of
 
     folders = [Path(name) for name in where]
     if strategies:
         chosen = entrants(strategies)
         if len(where) > 1:
             raise UserError(f"--strategies: give one problem or one folder of them, not {len(where)}")
-        asked = BenchRequest(
-            strategy=None, model=model, base_url=base_url, effort=effort, wait=not no_wait, evaluator=evaluator
-        )
+        asked = BenchRequest.of(search)
         campaign = campaign_of(
-            where[0],
-            Many(out=out or new_folder("compare"), only=numbers_of(only), jobs=jobs, devices=devices_of(devices)),
-            target=target_of(target, evaluator), budget=budget, usual_s=usual_budget_s(model is not None),
+            where[0], many_of(folder, judging.out or new_folder("compare")), budget=search.budget,
+            target=target_of(judging.target, search.evaluator), settings=[*judging.settings, "--no-sanitize"],
+            usual_s=usual_budget_s(search.model is not None),
             asked=replace(asked, model=None, base_url="", effort=None, evaluator=""),  # each has flags of its own
-            settings=["--mode", mode, "--precision", precision, "--timing", f"{config.seconds(timing, '--timing'):g}s",
-                      "--no-sanitize", *(["--no-compile"] if no_compile else ["--compile-modes", compile_modes]),
-                      *config.env_flags(env or ())],
         )  # fmt: skip
         for entrant in chosen:
             entrant.flags(asked)  # what is wrong with them is said before any work
         require_asked(asked)
         again = f"the same command with --out {campaign.out} goes on"
         with Interruptible(campaign.out, again=again):
-            pending = run_strategies(campaign, chosen, asked=asked, repeats=repeats, seed=seed, say=say(as_json))
+            pending = run_strategies(
+                campaign, chosen, asked=asked, repeats=repeats, seed=judging.seed, say=say(as_json)
+            )
         if pending:
             raise typer.Exit(line(f"pending: {pending} runs; {again}", 75))
         folders = [campaign.out]

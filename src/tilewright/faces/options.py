@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from ..facts.errors import UserError
 from ..facts.problem import Mode, Precision, Target
 from ..facts.profile import Question
+from ..facts.run import Timing
 from ..facts.version import VERSION
 from . import config
 
@@ -17,10 +22,6 @@ MOST_SEED = 2**32 - 1
 
 TargetOption = Annotated[
     Literal["auto", "cuda", "cpu"], typer.Option("--target", help="Device to run on; auto: the GPU, else the CPU.")
-]
-SeedOption = Annotated[
-    int,
-    typer.Option("--seed", min=0, max=MOST_SEED, help="Seed of the search; the judge's inputs are drawn in secret."),
 ]
 
 
@@ -34,18 +35,9 @@ VersionOption = Annotated[
     bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version, and end.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout instead of tables.")]
-OutOption = Annotated[
-    Path | None, typer.Option("--out", help="Folder of the run, or of the runs; default: a new one under runs/.")
-]
 ModeOption = Annotated[
     Literal["auto", "inference", "training"],
     typer.Option("--mode", help="Judge the forward alone, or with its backward; auto: what the problem says."),
-]
-PrecisionOption = Annotated[
-    Precision,
-    typer.Option(
-        "--precision", help="The class that results are held to, and that baselines may use; default: the module's own."
-    ),
 ]
 _SANITIZE = "Watch the memory of the result, too: by compute-sanitizer on a GPU, by guard pages on a CPU."
 SanitizeOption = Annotated[bool, typer.Option("--sanitize", help=_SANITIZE)]
@@ -63,21 +55,6 @@ RacecheckOption = Annotated[
 QuestionOption = Annotated[
     Question,
     typer.Option("--question", help="What ncu is to look at more closely; auto: what limits the longest kernel."),
-]
-TimingOption = Annotated[
-    str,
-    typer.Option("--timing", help="Time to time a candidate against its baselines; more where noise may hide a gain."),
-]
-NoCompileOption = Annotated[
-    bool, typer.Option("--no-compile", help="Leave torch.compile out: it takes minutes on a large module.")
-]
-CompileModesOption = Annotated[
-    str,
-    typer.Option(
-        "--compile-modes",
-        help="Modes of torch.compile to time beside candidates, by commas, or all; usual: default, and on a GPU "
-        "reduce-overhead. What takes minutes to compile is timed once and remembered.",
-    ),
 ]
 NoAlgebraOption = Annotated[
     bool,
@@ -100,16 +77,6 @@ WithoutOption = Annotated[
         show_default=False,
     ),
 ]  # fmt: skip
-ModelOption = Annotated[
-    str | None, typer.Option("--model", metavar="PROVIDER:NAME|mailbox:DIR|...", help="The model that a strategy asks.")
-]
-BaseUrlOption = Annotated[
-    str, typer.Option("--base-url", help="Where the provider listens, if not at its own address.")
-]
-EffortOption = Annotated[
-    Literal["minimal", "low", "medium", "high", "xhigh", "max"] | None,
-    typer.Option("--effort", help="How long the model may reason."),
-]
 EvaluatorOption = Annotated[
     str,
     typer.Option(
@@ -127,20 +94,129 @@ NoWaitOption = Annotated[
         "--no-wait", help="Leave with exit code 75 where a mailbox or bundle holds no answer yet; resume goes on."
     ),
 ]
-SearchBudgetOption = Annotated[
-    str,
-    typer.Option(
-        "--budget", help="For the search: time, money, tokens, calls, e.g. 1h,5usd,2Mtokens,40calls,device:20m."
-    ),
-]
 
-OnlyOption = Annotated[str | None, typer.Option("--only", help="Problem numbers, e.g. 1,5,19-31 (of a folder).")]
 JobsOption = Annotated[
     int, typer.Option("--jobs", min=1, max=1024, help="Problems at once on each device; they measure in turn.")
 ]
-DevicesOption = Annotated[
-    str | None, typer.Option("--devices", help="GPUs to spread a folder over, e.g. 0,1,2,3; default: one.")
-]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProblemOptions:
+    """What every command that runs a problem takes."""
+
+    target: TargetOption = "auto"
+    env: EnvOption = None
+    seed: Annotated[
+        int,
+        typer.Option(
+            "--seed", min=0, max=MOST_SEED, help="Seed of the search; the judge's inputs are drawn in secret."
+        ),
+    ] = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedOptions(ProblemOptions):
+    """And every one that times candidates."""
+
+    timing: Annotated[
+        str,
+        typer.Option(
+            "--timing", help="Time to time a candidate against its baselines; more where noise may hide a gain."
+        ),
+    ] = "6s"
+    no_compile: Annotated[
+        bool, typer.Option("--no-compile", help="Leave torch.compile out: it takes minutes on a large module.")
+    ] = False
+    compile_modes: Annotated[
+        str,
+        typer.Option(
+            "--compile-modes",
+            help="Modes of torch.compile to time beside candidates, by commas, or all; usual: default, and on a GPU "
+            "reduce-overhead. What takes minutes to compile is timed once and remembered.",
+        ),
+    ] = "usual"
+
+    @property
+    def timed(self) -> Timing:
+        return config.timed(self.timing, compiled=False if self.no_compile else self.compile_modes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgingOptions(TimedOptions):
+    """And every one that judges candidates of one problem after the other."""
+
+    mode: ModeOption = "auto"
+    precision: Annotated[
+        Precision,
+        typer.Option(
+            "--precision",
+            help="The class that results are held to, and that baselines may use; default: the module's own.",
+        ),
+    ] = "reference"
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the run, or of the runs; default: a new one under runs/.")
+    ] = None
+
+    @property
+    def settings(self) -> tuple[str, ...]:
+        """As `optimize` takes them, but for target, folder and seed."""
+        timing = f"{config.seconds(self.timing, '--timing'):g}s"
+        compiled = ("--no-compile",) if self.no_compile else ("--compile-modes", self.compile_modes)
+        told = ("--mode", self.mode, "--precision", self.precision, "--timing", timing)
+        return (*told, *compiled, *config.env_flags(self.env or ()))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchOptions:
+    """What every command that searches takes: for how long, which model it asks, and who evaluates."""
+
+    budget: Annotated[
+        str,
+        typer.Option(
+            "--budget", help="For the search: time, money, tokens, calls, e.g. 1h,5usd,2Mtokens,40calls,device:20m."
+        ),
+    ] = ""
+    model: Annotated[
+        str | None,
+        typer.Option("--model", metavar="PROVIDER:NAME|mailbox:DIR|...", help="The model that a strategy asks."),
+    ] = None
+    base_url: Annotated[
+        str, typer.Option("--base-url", help="Where the provider listens, if not at its own address.")
+    ] = ""
+    effort: Annotated[
+        Literal["minimal", "low", "medium", "high", "xhigh", "max"] | None,
+        typer.Option("--effort", help="How long the model may reason."),
+    ] = None
+    evaluator: EvaluatorOption = ""
+    no_wait: NoWaitOption = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderOptions:
+    """What every command that takes a folder of problems takes."""
+
+    only: Annotated[str | None, typer.Option("--only", help="Problem numbers, e.g. 1,5,19-31 (of a folder).")] = None
+    jobs: JobsOption = 1
+    devices: Annotated[
+        str | None, typer.Option("--devices", help="GPUs to spread a folder over, e.g. 0,1,2,3; default: one.")
+    ] = None
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with an option for each field of its parameters that are groups of options, where the group stood."""
+    wanted = inspect.signature(command, eval_str=True).parameters
+    groups: dict[str, Any] = {name: p.annotation for name, p in wanted.items() if is_dataclass(p.annotation)}
+    fields = {name: inspect.signature(group, eval_str=True).parameters for name, group in groups.items()}
+    shown = [q for name, p in wanted.items() for q in (fields[name].values() if name in fields else (p,))]
+
+    @functools.wraps(command)
+    def called(**given: Any) -> None:
+        made = {name: group(**{f: given.pop(f) for f in fields[name]}) for name, group in groups.items()}
+        command(**given, **made)
+
+    called.__signature__ = inspect.Signature([p.replace(kind=p.KEYWORD_ONLY) for p in shown])  # type: ignore[attr-defined]
+    called.__annotations__ = {p.name: p.annotation for p in shown}
+    return called
 
 
 def mode_of(wanted: Literal["auto", "inference", "training"]) -> Mode | None:

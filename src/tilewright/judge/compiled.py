@@ -13,6 +13,7 @@ from .remembered import DEFAULT, MINUTES, named
 from .wire import messages as wire
 
 _COMPILE_LIMIT_S, _AUTOTUNE_LIMIT_S = 240.0, 900.0
+_LATE = "not compiled within the budget"
 _COMPILE_SHARE = 0.5  # of a run's time, until which it is waited for
 
 
@@ -65,6 +66,9 @@ class CompiledBaseline:
     def compiled(self) -> Cell | None:
         """The torch.compile baseline once it is warm; None where none is wanted, and, with a note, when it can't be
         had."""
+        if self._cell is None and self._requests and not self._time.left_s(_COMPILE_SHARE):
+            self._requests = ()
+            self._left_out(_LATE)
         self._post()
         cell = self._cell
         if cell is None:
@@ -78,13 +82,15 @@ class CompiledBaseline:
                 cell.collect(kind, limit_s=max(1.0, deadline - self._time.clock()))
                 self._pending -= 1
         except (CellFault, HarnessError) as fault:
-            of = "" if self.mode == DEFAULT else f" in mode {self.mode}"
             late = isinstance(fault, CellFault) and fault.reason == "hung" and limit_s < usual_s
-            why = "not compiled within the budget" if late else str(fault).splitlines()[0][:300]
-            self._note(f"torch.compile{of} could not be timed: {why}")
+            self._left_out(_LATE if late else str(fault).splitlines()[0][:300])
             cell.close()
             self._cell = None
         return self._cell
+
+    def _left_out(self, why: str) -> None:
+        of = "" if self.mode == DEFAULT else f" in mode {self.mode}"
+        self._note(f"torch.compile{of} could not be timed: {why}")
 
     def spare_memory(self) -> None:
         """Have a baseline that is warm give its cached memory back."""

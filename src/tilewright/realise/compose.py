@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
 
-import jinja2
-
 from ..facts.candidate import Candidate, SourceFile
 from ..facts.device import Device
 from ..facts.pattern import CUDA_GRAPH, INDUCTOR, Choice, Pattern, Recipe, inductor_mode, without_inductor
@@ -18,6 +16,7 @@ from .case_code import case_code, states
 from .segment_code import SegmentCode, around, segment_code
 from .signature import signature
 from .table import Realisers, realisers
+from .templates import template
 from .written.code import placed, written_files
 
 
@@ -167,7 +166,7 @@ class _Parts:
 def _model(parts: _Parts, training: bool, target: Target) -> str:
     names = [choice.pattern for choice in parts.written]
     lines = parts.lines
-    text = _template().render(
+    text = template(__package__, "model.py.jinja").render(
         about="The module with its fused kernels, made by Tilewright." if lines else "The module as it was.",
         patterns=lines, ids=[p.id for p in parts.chosen],
         turned=[c.pattern for c in parts.written if c.written is not None and c.written.points],
@@ -177,10 +176,3 @@ def _model(parts: _Parts, training: bool, target: Target) -> str:
         whole=parts.whole,
     )  # fmt: skip
     return f"{text.rstrip()}\n"
-
-
-@cache
-def _template() -> jinja2.Template:
-    text = files(__package__).joinpath("model.py.jinja").read_text(encoding="utf-8")
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
-    return environment.from_string(text)

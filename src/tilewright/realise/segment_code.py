@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files
-
-import jinja2
 
 from tilewright.facts.candidate import SourceFile
 from tilewright.facts.pattern import Pattern
@@ -16,6 +12,7 @@ from tilewright.ir.graph import Call, Graph, Node, Ref
 
 from .case_code import case_code
 from .case_units import SEGMENT
+from .templates import template
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +31,7 @@ def segment_code(segment: Segment, patterns: Sequence[Pattern], *, target: str) 
     if not used:
         return None
     results = segment.forward.outputs
-    text = _template().render(
+    text = template(__package__, "segment.py.jinja").render(
         title=segment.title, name=segment.id, ids=used, forward=forward, backward=backward,
         outputs=len(segment.outputs), results=len(results),
         kept=tuple(segment.inputs.index(n) for n in segment.kept),
@@ -62,10 +59,3 @@ def _result(node: Node, segment: str, item: int) -> Node:
     return Node(
         name=node.name, op="call", shape=node.shape, dtype=node.dtype, item=item, origin=segment, order=node.order
     )
-
-
-@cache
-def _template() -> jinja2.Template:
-    text = files(__package__).joinpath("segment.py.jinja").read_text(encoding="utf-8")
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
-    return environment.from_string(text)

@@ -11,14 +11,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from tilewright.facts.discovery import InputStatistics
 from tilewright.facts.pattern import Region, Subproblem
 from tilewright.facts.problem import Problem
 from tilewright.ir.graph import TRACED, VIEWS, Call, Graph, Node, Ref, Struct, Template
 
 from .case_code import case_code
+from .templates import template
 from .torch_code import TORCH_DTYPES
 
 _FREE = VIEWS | {"slice", "index"}  # what any region may compute for itself
@@ -49,7 +48,7 @@ def subproblem_code(
     if missing:
         raise NotAlone(f"nothing is known of {', '.join(missing[:3])}, which enter(s) it")
     entering = [seen[name] for name in cut.arguments]
-    text = _template().render(
+    text = template(__package__, "piece.py.jinja").render(
         title=subproblem.title, module=problem.name, parameters=code.parameters, body=code.body,
         inputs=[_described(s) for s in entering], drawing=_drawing(),
     )  # fmt: skip
@@ -186,10 +185,3 @@ def _drawing() -> str:
     """The functions of drawn.py."""
     text = files(__package__).joinpath("drawn.py").read_text(encoding="utf-8")
     return text[text.index("def drawn") :]
-
-
-@cache
-def _template() -> jinja2.Template:
-    text = files(__package__).joinpath("piece.py.jinja").read_text(encoding="utf-8")
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
-    return environment.from_string(text)

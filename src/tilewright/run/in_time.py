@@ -15,8 +15,8 @@ from ..facts.outcome import Timed
 from ..facts.pattern import Recipe
 from ..facts.time_budget import TimeBudget
 
-_OVERRUN = 1.1  # of the budget may pass, and
-_GRACE_S = 8.0  # more, before what is at work is interrupted
+_OVERRUN, _GRACE_S = 1.1, 8.0  # so much of the budget may pass, and seconds, before what is at work is interrupted
+_FIRST_OVERRUN, _FIRST_GRACE_S = 1.2, 17.0  # and so much where nothing is judged yet: with what follows, under 20 s
 _PATIENCE_S = 3.0  # until children are killed for which the interrupted thread waits
 
 
@@ -53,14 +53,20 @@ def _gain(best: Best) -> float:
 
 
 @contextmanager
-def ended_in_time(budget: TimeBudget) -> Iterator[None]:
-    """Raise OutOfTime in the block where it takes a tenth and a few seconds more than the budget. Children for which it
-    waits, a compiler say, are killed."""
-    over, worker = threading.Event(), threading.get_ident()
+def ended_in_time(budget: TimeBudget) -> Iterator[threading.Event]:
+    """Raise OutOfTime in the block where it takes a tenth and a few seconds more than the budget; until the block sets
+    the event, which says that a first candidate has its verdict, a fifth and 17 seconds more, so that the smallest
+    budget has a result. Children for which the block waits, a compiler say, are killed."""
+    over, judged, worker = threading.Event(), threading.Event(), threading.get_ident()
     limit_s = budget.left_s(_OVERRUN) + _GRACE_S
+    first_s = budget.left_s(_FIRST_OVERRUN) + _FIRST_GRACE_S
 
     def watch() -> None:
         if over.wait(limit_s):
+            return
+        if not judged.is_set() and judged.wait(first_s - limit_s) and over.wait(_PATIENCE_S):
+            return  # the search found by itself that its time had passed
+        if over.is_set():
             return
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(worker), ctypes.py_object(OutOfTime))
         if not over.wait(_PATIENCE_S):
@@ -70,8 +76,9 @@ def ended_in_time(budget: TimeBudget) -> Iterator[None]:
     if limit_s < threading.TIMEOUT_MAX:
         watcher.start()
     try:
-        yield
+        yield judged
     finally:
         over.set()
+        judged.set()  # nobody waits for it any more
         if watcher.ident is not None:
             watcher.join()

@@ -190,8 +190,10 @@ def _carry_on(request: Request, *, ledger: Ledger, places: Places, say: Say, acc
     least_s = _LEAST_OF_RESUMED * request.budget_s  # for a run that goes on after its time
     time = TimeBudget.of(request.budget_s, spent_s=min(spent_s, request.budget_s - least_s))
     try:
-        with ended_in_time(_of_here(time, request)):
-            context, stop = _searched(request, ledger=ledger, places=places, say=say, access=access, time=time)
+        with ended_in_time(_of_here(time, request)) as judged:
+            context, stop = _searched(
+                request, ledger=ledger, places=places, say=say, access=access, time=time, judged=judged.set
+            )  # fmt: skip
     except (Exception, KeyboardInterrupt) as error:
         return _cut_short(error, ledger, places=places, say=say)
     return hand_over(context, ledger.events(), stop, places=places, say=say, remember=not ended)
@@ -203,8 +205,10 @@ def _of_here(time: TimeBudget, request: Request) -> TimeBudget:
 
 
 def _searched(
-    request: Request, *, ledger: Ledger, places: Places, say: Say, access: ModelAccess, time: TimeBudget
-) -> tuple[SearchContext, Stop]:
+    request: Request, *, ledger: Ledger, places: Places, say: Say, access: ModelAccess, time: TimeBudget,
+    judged: Callable[[], None],
+) -> tuple[SearchContext, Stop]:  # fmt: skip
+    """`judged` is called whenever a candidate has its verdict, as soon as that is in the journal."""
     context = ledger.context()
     machine = context.machine if context else None
     with _bench(
@@ -218,7 +222,7 @@ def _searched(
                 context = replace(context, opened_s=time.passed_s())
             ledger.write(context)
         executor = _Executor(request, bench, access)
-        kept = _Kept(context, ledger, places.candidate)
+        kept = _Kept(context, ledger, places.candidate, judged)
         strategy = STRATEGIES[context.strategy](context)
         return context, _driven(context, strategy, ledger=ledger, executor=executor, say=say, accepted=kept.write)
 
@@ -253,20 +257,21 @@ def _why_cut(error: BaseException) -> str:
 
 
 class _Kept:
-    """The best so far, written into the run's folder as soon as it is accepted."""
+    """The best so far, written into the run's folder as soon as it is accepted; `judged` hears of every verdict."""
 
-    def __init__(self, context: SearchContext, ledger: Ledger, folder: Path) -> None:
-        self._context, self._ledger, self._folder = context, ledger, folder
+    def __init__(self, context: SearchContext, ledger: Ledger, folder: Path, judged: Callable[[], None]) -> None:
+        self._context, self._ledger, self._folder, self._judged = context, ledger, folder, judged
         self._written: object = None
 
     def write(self, event: Event) -> None:
-        if not (isinstance(event.move, Try) and isinstance(event.outcome, Timed)):
+        if not isinstance(event.move, Try):
             return
         best = best_of(self._ledger.events())
         if best is not None and best.what != self._written:
             self._written = best.what
             what = best.what if isinstance(best.what, Candidate) else composed(self._context, best.what)
             write_candidate(what, self._folder)
+        self._judged()
 
 
 def _bench(

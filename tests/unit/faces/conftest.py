@@ -10,6 +10,7 @@ import pytest
 
 from tilewright.edges.gpu import machine as machines
 from tilewright.faces import exits
+from tilewright.judge import time_case
 
 # Nothing is measured for the tests here: a busy machine would be measured at every start, for seconds. Its rates are
 # never reached, so that no time is implausible; its cache is small, so that it is evicted quickly before a timed call.
@@ -48,5 +49,9 @@ def busy_machines_skip(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def own_cache(known: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a judge in this process does not ask whether calls are dearer on new contents: where others disturb it, that
+    takes up to 120 rounds of calls, two thirds of a judgement. `judge/timing/test_fresh.py`, `judge/test_timing.py` and
+    the adversarial corpus ask it, and so do the processes that tests here start."""
+    monkeypatch.setattr(time_case, "check_fresh", lambda *_, **__: None)
     shutil.copytree(known, tmp_path / "cache")
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))

@@ -35,9 +35,9 @@ class Block(nn.Module):
 def test_the_python_api_gives_a_drop_in_module(tmp_path: Path) -> None:
     block = Block()
     nn.init.normal_(block.norm.weight)
-    x = torch.randn(256, 768)
+    x = torch.randn(64, 768)
     found = tilewright.optimize(
-        block, [x], target="cpu", out=tmp_path / "run", budget="600s", timing="1s", compiled=False
+        block, [x], target="cpu", out=tmp_path / "run", budget="600s", timing="0.3s", compiled=False
     )
     assert found.status == "improved", found.report
     assert found.module is not block
@@ -49,7 +49,7 @@ def test_the_python_api_gives_a_drop_in_module(tmp_path: Path) -> None:
     assert "<h1>Block</h1>" in page and f"tilewright export {tmp_path / 'run'} --name fast_block" in page
     _is_exported(found, block, x, tmp_path)
     judged = tilewright.evaluate(
-        block, tmp_path / "run" / "candidate", [x], target="cpu", out=tmp_path / "again", timing="1s", compiled=False
+        block, tmp_path / "run" / "candidate", [x], target="cpu", out=tmp_path / "again", timing="0.3s", compiled=False
     )
     assert judged.accepted, judged.report
 

@@ -242,6 +242,7 @@ WAYS = [
 ]  # fmt: skip
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("warm", [True, False])
 @pytest.mark.parametrize("way", WAYS, ids=lambda w: w.name)
 def test_a_call_gives_what_the_module_gives(pair: tuple[Any, Any], way: Way, warm: bool) -> None:

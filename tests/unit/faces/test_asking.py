@@ -24,7 +24,7 @@ class Model(nn.Module):
 
 
 def get_inputs():
-    return [torch.randn(256, 1024)]
+    return [torch.randn(64, 1024)]
 
 
 def get_init_inputs():
@@ -96,7 +96,7 @@ def answer(folder: Path, reply: str) -> str:
 @pytest.mark.usefixtures("own_cache")
 def test_letters_carry_a_run_from_a_refusal_to_a_kernel_that_is_right(tmp_path: Path) -> None:
     (tmp_path / "cosines.py").write_text(PROBLEM)
-    flags = ("--target", "cpu", "--timing", "1s", "--no-compile", "--budget", "2calls", "--no-wait")
+    flags = ("--target", "cpu", "--timing", "0.2s", "--no-compile", "--budget", "2calls", "--no-wait")
     model = ("--strategy", "cutegen_paper", "--model", "mailbox:box")
     tilewright("optimize", "cosines.py", "--out", "run", *flags, *model, cwd=tmp_path, expect=75)
     assert "torch.cos(x) for _ in range(24)" in answer(tmp_path / "box", KERNEL)

@@ -51,7 +51,7 @@ class ModelNew(torch.nn.Module):
         return 2 * x.cos()
 ```
 """
-ASIDE = ("--target", "cpu", "--strategy", "oneshot", "--timing", "0.5s", "--no-compile", "--no-wait")
+ASIDE = ("--target", "cpu", "--strategy", "oneshot", "--timing", "0.2s", "--no-compile", "--no-wait")
 
 
 def test_what_can_not_go_over_a_bundle_is_said_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

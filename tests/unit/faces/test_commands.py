@@ -57,7 +57,19 @@ def test_bench_goes_on_after_a_crash_and_continues(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "1_good.py").write_text(UNMATCHED)
     (folder / "2_dies.py").write_text(PROBLEM.replace("import torch\n", "import os, torch\nos.abort()\n", 1))
-    args = ("bench", "problems", "--target", "cpu", "--json", "out.json", "--out", "bench", "--no-compile")
+    args = (
+        "bench",
+        "problems",
+        "--target",
+        "cpu",
+        "--json",
+        "out.json",
+        "--out",
+        "bench",
+        "--no-compile",
+        "--timing",
+        "0.2s",
+    )
     tilewright(*args, cwd=tmp_path, expect=3)
     found = json.loads((tmp_path / "out.json").read_text())
     assert found.keys() >= {"tasks", "summary", "command", "commit", "machine"}

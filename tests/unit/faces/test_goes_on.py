@@ -67,7 +67,7 @@ def test_the_same_call_goes_on_and_gives_the_module_for_all_examples(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, module = tmp_path / "run", Block().eval()
-    examples = [[torch.randn(256, 768)], [torch.randn(4, 64, 768)]]
+    examples = [[torch.randn(64, 768)], [torch.randn(4, 16, 768)]]
     tries = 0
 
     def stopped(*args: Any, **kwargs: Any) -> Any:
@@ -81,7 +81,7 @@ def test_the_same_call_goes_on_and_gives_the_module_for_all_examples(
     monkeypatch.setattr(Evaluator, "perform", stopped)
     monkeypatch.setattr(Strain, "starves", lambda *_, **__: False)  # what is asked here is not how fast it is
     monkeypatch.setattr(Timed, "faster_than", lambda *_, **__: True)
-    settings: dict[str, Any] = {"target": "cpu", "out": out, "budget": "600s", "timing": "1s", "compiled": False}
+    settings: dict[str, Any] = {"target": "cpu", "out": out, "budget": "600s", "timing": "0.2s", "compiled": False}
     with pytest.raises(tilewright.HarnessError, match="stopped"):
         tilewright.optimize(module, examples, **settings)
     with pytest.raises(tilewright.UserError, match="another module"):
@@ -123,7 +123,7 @@ def test_optimised_for_training_it_gives_gradients_by_kernels(tmp_path: Path, mo
     monkeypatch.setattr(Timed, "faster_than", lambda *_, **__: True)
     module, x = Block(), torch.randn(64, 768)
     found = tilewright.optimize(
-        module, [x], target="cpu", out=tmp_path / "run", budget="5s", timing="1s", compiled=False, mode="training"
+        module, [x], target="cpu", out=tmp_path / "run", budget="5s", timing="0.2s", compiled=False, mode="training"
     )
     assert found.status == "improved" and found.summary["mode"] == "training", found.report
     grads = []

@@ -99,7 +99,7 @@ def _refused(tmp_path: Path, *command: object, run: str = "") -> None:
             assert not [e for e in ledger.events() if isinstance(e.move, Try)]
 
 
-@pytest.mark.few(0, 2)
+@pytest.mark.few(0)
 @pytest.mark.usefixtures("broken")
 def test_optimize_with_a_compiler_that_does_not_work(tmp_path: Path) -> None:
     _refused(tmp_path, "optimize", "problems/one.py", "--out", "run", "--budget", "60s", *FLAGS, run="run")

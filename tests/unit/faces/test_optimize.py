@@ -17,8 +17,12 @@ from typing import Any
 import pytest
 
 from fakes.command import PROBLEM, tilewright
+from tilewright.edges.ledger import Ledger
+from tilewright.facts.move import Stop, Try
+from tilewright.facts.outcome import Timed
+from tilewright.run import in_time
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache", "haste")]
 
 FIELDS = {
     "run", "problem", "target", "status", "verdict", "error", "times_ns", "ratio", "floor_ns", "floor_share",
@@ -34,10 +38,8 @@ def test_optimize_survives_a_kill_judges_reports_and_leaves_a_candidate_that_sta
     assert found["target"] == "cpu"
     assert found["error"]["norm"] <= found["error"]["allowed_norm"]
     assert found["error"]["worst"] <= found["error"]["allowed_worst"]
-    for name in ("eager", "compile"):
-        assert 0 < found["ratio"][name]["low"] <= found["ratio"][name]["mid"] <= found["ratio"][name]["high"]
-    assert found["ratio"]["eager"]["low"] > 1
-    moved_bytes = 4 * (3 * 512 * 1031 + 1031)
+    assert 1 < found["ratio"]["eager"]["low"] <= found["ratio"]["eager"]["mid"] <= found["ratio"]["eager"]["high"]
+    moved_bytes = 4 * (3 * 128 * 1031 + 1031)
     assert found["floor_ns"] == pytest.approx(moved_bytes / found["machine"]["copy_bytes_per_s"] * 1e9)
     assert found["floor_share"] == pytest.approx(found["floor_ns"] / found["times_ns"]["ours"]["mid"])
     assert found["fallbacks"] == []
@@ -65,13 +67,11 @@ import model, original
 new, old = ModelNew(1031), original.Model(1031) if hasattr(original, "Model") else None
 new.load_state_dict(old.state_dict())
 with torch.no_grad():
-    for rows in (512, 5, 1):
+    for rows in (128, 5, 1):
         x, y = torch.randn(rows, 1031), torch.randn(rows, 1031)
         torch.testing.assert_close(new(x, y), old(x, y), rtol=1e-5, atol=1e-6)
-    x, y = torch.randn(512, 1031), torch.randn(512, 1031)
-    # Else each instruction set is tried and headers are compiled for kernels to come: longer than all the rest.
-    trusting = {"cpp.vec_isa_ok": True, "cpp_cache_precompile_headers": False}
-    compiled = torch.compile(new, fullgraph=True, options=trusting)
+    x, y = torch.randn(128, 1031), torch.randn(128, 1031)
+    compiled = torch.compile(new, fullgraph=True, backend="aot_eager")  # Inductor would take longer than all the rest
     torch.testing.assert_close(compiled(x, y), old(x, y), rtol=1e-5, atol=1e-6)
     assert sum(model.FALLBACKS.values()) == 1, model.FALLBACKS
 new(x, y).sum().backward()
@@ -85,7 +85,7 @@ def _killed_and_resumed(cwd: Path) -> dict[str, Any]:
     """Start the run, kill -9 it after its first event, and resume it to its end."""
     (cwd / "toy.py").write_text(PROBLEM)
     command = [sys.executable, "-m", "tilewright", "optimize", "toy.py", "--target", "cpu", "--out", "run", "--json"]
-    command += ["--timing", "2s"]
+    command += ["--timing", "0.5s", "--no-compile"]
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     run = subprocess.Popen(command, cwd=cwd, **silent)
     journal = cwd / "run" / "run.db"
@@ -108,3 +108,14 @@ def _events(journal: Path) -> int:
             return int(db.execute("SELECT count(*) FROM event").fetchone()[0])
     except sqlite3.OperationalError:
         return 0
+
+
+def test_a_budget_of_a_second_has_a_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long it may take then is `in_time`'s; here others may have the processors."""
+    monkeypatch.setattr(in_time, "_FIRST_GRACE_S", 300.0)
+    (tmp_path / "toy.py").write_text(PROBLEM)
+    told = ("--target", "cpu", "--out", "run", "--budget", "1s", "--no-sanitize", "--json")
+    tilewright("optimize", "toy.py", *told, cwd=tmp_path)
+    with Ledger(tmp_path / "run" / "run.db", readonly=True) as ledger:
+        moves = [(type(e.move), type(e.outcome)) for e in ledger.events()]
+    assert moves == [(Try, Timed), (Stop, type(None))], "the search ends by itself, and begins nothing more"

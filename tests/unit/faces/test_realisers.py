@@ -17,7 +17,7 @@ from tilewright.report.story import story
 from tilewright.run.optimize import Finished, optimize
 from tilewright.run.places import Places
 
-pytestmark = [pytest.mark.slow, pytest.mark.measured, pytest.mark.usefixtures("own_cache")]
+pytestmark = [pytest.mark.slow, pytest.mark.measured, pytest.mark.usefixtures("own_cache", "haste")]
 
 PROBLEM = """
 import math
@@ -44,12 +44,17 @@ SIGNS = """
 """
 
 
-def ran(folder: Path, body: str, parameters: str, shape: tuple[int, ...], *, compiled: bool = True) -> Finished:
+def ran(
+    folder: Path, body: str, parameters: str, shape: tuple[int, ...], *, compiled: bool = True, without: str = ""
+) -> Finished:  # fmt: skip
     text = PROBLEM.format(body=body, parameters=parameters, shape=shape, count=parameters.count(",") + 1)
     (folder / "block.py").write_text(text)
     problem = read_problem(folder / "block.py", target="cpu")
-    timing = Timing(budget_s=1.0, compiled=compiled)
-    asked = Request(run="r", problem=problem, strategy="catalog", budget_s=900.0, seed=0, timing=timing)
+    timing = Timing(budget_s=0.25, compiled=compiled)
+    asked = Request(
+        run="r", problem=problem, strategy="catalog", budget_s=900.0, seed=0, timing=timing,
+        without=(without,) if without else (),
+    )  # fmt: skip
     return optimize(asked, places=Places(out=folder / "run", cache=folder / "cache"), say=print)
 
 
@@ -59,6 +64,7 @@ def timed(done: Finished) -> Timed:
     return found[-1]
 
 
+@pytest.mark.thorough
 def test_what_only_torch_compile_makes_faster_is_torch_compiles_own(tmp_path: Path) -> None:
     """No skeleton has a copysign: eager passes over the tensors twelve times, Inductor once."""
     done = ran(tmp_path, f"{SIGNS}        return x", "x, y, z", (512, 1024))
@@ -98,7 +104,7 @@ def test_skeletons_and_torch_compile_share_a_module_of_which_each_is_good_at_a_p
 
 def test_catalog_has_attention_by_the_library(tmp_path: Path) -> None:
     body = "        return torch.softmax((x @ y.transpose(-2, -1)) * 0.125, -1) @ z"
-    done = ran(tmp_path, body, "x, y, z", (2, 4, 256, 64), compiled=False)
+    done = ran(tmp_path, body, "x, y, z", (2, 4, 256, 64), compiled=False, without="tuning")
     assert isinstance(done.stop.best, tuple), done.stop.why
     (choice,) = done.stop.best
     assert choice.written is not None and choice.written.title.startswith("attention by torch's scaled_dot_product")

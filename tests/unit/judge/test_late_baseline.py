@@ -27,11 +27,11 @@ class Compiling:
         self.closed = True
 
 
-def baseline(time: TimeBudget) -> tuple[CompiledBaseline, Compiling, list[str]]:
+def baseline(time: TimeBudget, *, plenty: bool = True) -> tuple[CompiledBaseline, Compiling, list[str]]:
     cell, notes = Compiling(), list[str]()
     start: Any = lambda: cell  # noqa: E731
     load: Any = lambda **asked: SimpleNamespace(**asked)  # noqa: E731
-    made = CompiledBaseline(start, load, on_gpu=True, plenty=True, note=notes.append, time=time)
+    made = CompiledBaseline(start, load, on_gpu=plenty, plenty=plenty, note=notes.append, time=time)
     gradients: Any = None
     made.warm(construct_seed=1, inputs_seed=2, gradients=gradients)
     return made, cell, notes
@@ -48,3 +48,10 @@ def test_without_a_budget_it_has_its_own_limit() -> None:
     made, cell, notes = baseline(TimeBudget())
     assert made.compiled() is None and cell.limits_s[0] > 200.0
     assert "no answer within" in notes[0]
+
+
+def test_one_that_has_not_begun_does_not_begin_when_half_of_the_time_has_passed() -> None:
+    made, cell, notes = baseline(TimeBudget.of(60.0, spent_s=30.0, clock=lambda: 0.0), plenty=False)
+    assert made.compiled() is None and cell.limits_s == [] and not cell.closed
+    assert notes == ["torch.compile could not be timed: not compiled within the budget"]
+    assert made.compiled() is None and len(notes) == 1

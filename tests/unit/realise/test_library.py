@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fakes.libraries import scope_of, values_of
 from fakes.modules import Applies
 from fakes.realisers import CPU, H200
 from tilewright.facts.candidate import LIBRARY
@@ -66,26 +67,11 @@ def without_heads(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
 
 def replaced(graph: Graph, function: Callable[..., Any], args: tuple[Tensor, ...]) -> list[tuple[Tensor, Tensor]]:
     """What the module's values are where the library's call stands, and what that call gives for them."""
-    from tilewright.realise.case_code import plain_steps  # as the module is run operator by operator
-
-    plain = plain_steps(graph, target="cpu")
-    names: dict[str, Any] = {"torch": torch, **dict(zip(plain.parameters, args, strict=True))}
-    texts = {v.node: v.text for v in plain.values}
-    seen: dict[str, Tensor] = {}
-    for step in plain.steps:
-        if not step.text.startswith("del "):
-            exec(step.text, names)
-        for node, text in texts.items():
-            if node not in seen:
-                try:
-                    seen[node] = eval(text, names)
-                except (NameError, AttributeError):
-                    continue
+    seen = values_of(graph, args, target="cpu")
     found = []
     for choice in libraries(graph):
         assert choice.written is not None and choice.written.candidate.language == LIBRARY
-        scope: dict[str, Any] = {}
-        exec(choice.written.candidate.files[0].text, scope)
+        scope = scope_of(choice)
         for region in choice.written.regions:
             made = scope["ModelNew"]()(*(seen[name] for name in region.inputs))
             found.append((seen[region.outputs[0]], made))
@@ -180,8 +166,7 @@ def test_with_dropout_it_draws_and_is_left_alone() -> None:
 def test_the_backend_is_a_knob_and_an_unknown_one_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     (choice,) = libraries(trace(Applies(minimal), of_heads(), {}))
     assert choice.written is not None
-    scope: dict[str, Any] = {}
-    exec(choice.written.candidate.files[0].text, scope)
+    scope = scope_of(choice)
     seen: list[tuple[Any, ...]] = []
     real = scope["sdpa_kernel"]
     scope["sdpa_kernel"] = lambda backend: (seen.append(backend), real(backend))[1]
@@ -263,12 +248,11 @@ def test_flash_attn_is_called_with_its_own_layout(
     module.flash_attn_func = flash_attn_func  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "flash_attn", ModuleType("flash_attn"))
     monkeypatch.setitem(sys.modules, "flash_attn.cute", module)
-    monkeypatch.setattr(flash_attn, "version", lambda name: "4.0")
+    monkeypatch.setattr(flash_attn, "installed", lambda package: True)
     half = trace(Applies(function), tuple(x.bfloat16() for x in args), {})
     (choice,) = [c for c in found(half, HOPPER).recipe if c.written and c.written.title.endswith("flash-attn-4")]
     assert choice.written is not None and choice.written.points == ()
-    scope: dict[str, Any] = {}
-    exec(choice.written.candidate.files[0].text, scope)
+    scope = scope_of(choice)
     (region,) = choice.written.regions
     q, k, v = args
     operands = (q, k.transpose(-2, -1), v) if function is minimal else args

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fakes.libraries import scope_of
 from fakes.realisers import CPU, H200
 from tilewright.facts.space import point
 from tilewright.frontend.trace import trace
@@ -139,8 +140,7 @@ def test_the_graph_gives_what_the_module_gives_in_its_layout(name: str, x: Tenso
     graph = trace(module, (x,), {})
     (choice,) = found(graph, H200).recipe
     assert choice.written is not None and choice.written.points == tuple(point(heuristic=h) for h in "AB")
-    scope: dict[str, Any] = {}
-    exec(choice.written.candidate.files[0].text, scope)
+    scope = scope_of(choice)
     (region,) = choice.written.regions
     assert arguments(graph, region) == region.inputs
     nodes = {n.name: n for n in graph.nodes}

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fakes.libraries import scope_of
 from fakes.modules import Applies
 from fakes.realisers import CPU, H200
 from tilewright.facts.pattern import Recipe
 from tilewright.frontend.trace import trace
-from tilewright.realise.library import liger, quack
+from tilewright.realise.library import row_libraries
 from tilewright.realise.library.row_calls import RowCall, row_calls
 from tilewright.realise.library.table import found
 from tilewright.realise.subproblem_code import arguments
@@ -151,8 +152,7 @@ def stand_ins() -> dict[str, ModuleType]:
 def there(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, module in stand_ins().items():
         monkeypatch.setitem(sys.modules, name, module)
-    for library in (quack, liger):
-        monkeypatch.setattr(library, "installed", lambda package: True)
+    monkeypatch.setattr(row_libraries, "installed", lambda package: True)
 
 
 def by(recipe: Recipe, package: str) -> Recipe:
@@ -171,8 +171,7 @@ def test_the_call_gives_what_the_module_gives(name: str, package: str) -> None:
         return
     ((choice,),) = (choices,)
     assert choice.written is not None
-    scope: dict[str, Any] = {}
-    exec(choice.written.candidate.files[0].text, scope)
+    scope = scope_of(choice)
     (region,) = choice.written.regions
     assert arguments(graph, region) == region.inputs
     nodes = {n.name: n for n in graph.nodes}

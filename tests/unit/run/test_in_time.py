@@ -29,8 +29,8 @@ GIVEN = context(*(pattern(f"fused_{n}", points=3) for n in range(3)))
 class Bench:
     """What a run asks of an evaluator; `later` is what comes of a Tune."""
 
-    def __init__(self, later: Callable[[Tune], Outcome], first: Outcome) -> None:
-        self._later, self._first = later, first
+    def __init__(self, later: Callable[[Tune], Outcome], first: Outcome, takes_s: float = 0.0) -> None:
+        self._later, self._first, self._takes_s = later, first, takes_s
 
     def __enter__(self) -> Bench:
         return self
@@ -43,7 +43,10 @@ class Bench:
     def announce(self, context: SearchContext, moves: tuple[Move, ...]) -> None: ...
 
     def perform(self, context: SearchContext, move: Move) -> Outcome:
-        return self._first if isinstance(move, Try) else self._later(move) if isinstance(move, Tune) else None
+        if isinstance(move, Try):
+            sleeps(self._takes_s)
+            return self._first
+        return self._later(move) if isinstance(move, Tune) else None
 
     def held(self) -> tuple[()]:
         return ()
@@ -51,9 +54,10 @@ class Bench:
 
 def run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: Callable[[Tune], Outcome], *, budget_s: float = 1000.0,
-    first: Outcome | None = None,
+    first: Outcome | None = None, takes_s: float = 0.0,
 ) -> optimize.Finished:  # fmt: skip
-    monkeypatch.setattr(optimize, "_bench", lambda *a, **k: Bench(later, first or timed(2.0)))
+    """`first` is what comes of a Try, after `takes_s`."""
+    monkeypatch.setattr(optimize, "_bench", lambda *a, **k: Bench(later, first or timed(2.0), takes_s))
     monkeypatch.setattr(optimize, "composed", lambda context, recipe: candidate(recipe))
     request = Request(run="r", problem=PROBLEM, strategy="catalog", seed=0, budget_s=budget_s)
     return optimize.optimize(request, places=Places(out=tmp_path / "run", cache=tmp_path), say=print)
@@ -63,6 +67,13 @@ def candidate(recipe: Any) -> Any:
     from tilewright.facts.candidate import Candidate, SourceFile
 
     return Candidate(files=(SourceFile(path="model.py", text=f"# {recipe}\n"),))
+
+
+def sleeps(seconds: float) -> None:
+    """Without a system call that waits long: between two of them a thread can be interrupted."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        time.sleep(0.01)
 
 
 def fails(error: BaseException) -> Callable[[Tune], Outcome]:
@@ -126,17 +137,24 @@ def test_a_budget_that_ends_in_the_middle_of_tuning(
 ) -> None:
     monkeypatch.setattr(in_time, "_GRACE_S", 0.1)
 
-    def sleeps(move: Tune) -> Outcome:
-        until = time.monotonic() + 60.0
-        while time.monotonic() < until:
-            time.sleep(0.01)
-        return None
-
     started = time.monotonic()
-    found = run(tmp_path, monkeypatch, sleeps, budget_s=2.0, first=timed(2.0 if accepted else 0.9))
+    first = timed(2.0 if accepted else 0.9)
+    found = run(tmp_path, monkeypatch, lambda move: sleeps(60.0), budget_s=2.0, first=first)  # type: ignore[func-returns-value]
     assert time.monotonic() - started < 20.0
     assert found.cut_short and (found.stop.best is not None) == accepted
     assert ("the budget ended in the middle" if accepted else "the budget of 2 s ended before") in found.stop.why
+
+
+def test_a_first_candidate_has_its_verdict_however_small_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert in_time._FIRST_OVERRUN <= 1.2 and in_time._FIRST_GRACE_S + in_time._PATIENCE_S <= 20.0
+    monkeypatch.setattr(in_time, "_GRACE_S", 0.1)
+    found = run(tmp_path, monkeypatch, fails(AssertionError("nothing is tuned")), budget_s=0.2, takes_s=1.0)
+    assert not found.cut_short and found.stop.best is not None, "the search ended by itself"
+    monkeypatch.setattr(in_time, "_FIRST_GRACE_S", 0.3)
+    late = run(tmp_path / "late", monkeypatch, fails(AssertionError("none")), budget_s=0.2, takes_s=60.0)
+    assert late.stop.best is None and "the budget of 0.2 s ended before anything" in late.stop.why
 
 
 def test_what_waits_for_a_child_is_woken_by_its_end(monkeypatch: pytest.MonkeyPatch) -> None:

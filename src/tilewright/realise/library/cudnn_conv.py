@@ -9,10 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-
-import jinja2
 
 from tilewright.facts.candidate import SourceFile
 from tilewright.facts.device import Device
@@ -21,8 +17,9 @@ from tilewright.facts.space import Point, point
 from tilewright.ir.graph import Call, Graph, Node, Struct, Template
 
 from ..realiser import Refused
+from ..templates import template
 from .flow import ValueFlow
-from .protocol import LibraryMatch, installed
+from .protocol import LibraryMatch, fitting, installed
 
 _PACKAGE = "nvidia-cudnn-frontend"
 _AMPERE = 80
@@ -61,22 +58,20 @@ class CudnnConvolution:
             return ()
         if device.capability < _AMPERE:
             return Refused(f"its fused convolutions want sm_80 or later, and this device is {device.architecture}")
-        fitting = [c for c in every if not _lack(c)]
-        if not fitting:
-            return Refused(_lack(every[0]))
-        if not installed(_PACKAGE):
-            return Refused(
-                "it could realise the module's convolutions with their epilogues, but is not installed "
-                f"(pip install {_PACKAGE})"
-            )
-        return fitting
+        found = fitting(every, _lack)
+        if isinstance(found, Refused) or installed(_PACKAGE):
+            return found
+        return Refused(
+            "it could realise the module's convolutions with their epilogues, but is not installed "
+            f"(pip install {_PACKAGE})"
+        )
 
     def points(self, match: LibraryMatch, device: Device) -> tuple[Point, ...]:
         return tuple(point(heuristic=name) for name in HEURISTICS)
 
     def render(self, match: LibraryMatch, device: Device) -> tuple[SourceFile, ...]:
         assert isinstance(match, Convolution)
-        text = _template().render(conv=match, heuristics=HEURISTICS)
+        text = template(__package__, "cudnn_conv.py.jinja", trim=True).render(conv=match, heuristics=HEURISTICS)
         return (SourceFile(path="model.py", text=text),)
 
 
@@ -168,13 +163,3 @@ def _lack(conv: Convolution) -> str:
         return f"it takes channels in multiples of {_LANES[conv.dtype]}, and the module has {conv.channels[0]} " \
                f"and {conv.channels[1]}"  # fmt: skip
     return ""
-
-
-@cache
-def _template() -> jinja2.Template:
-    text = files(__package__).joinpath("cudnn_conv.py.jinja").read_text(encoding="utf-8")
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    return environment.from_string(text)

@@ -6,7 +6,6 @@ shares heads of key and value where there are fewer. (https://github.com/Dao-AIL
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 
 from tilewright.facts.candidate import SourceFile
 from tilewright.facts.device import Device
@@ -15,7 +14,7 @@ from tilewright.ir.graph import Graph
 
 from ..realiser import Refused
 from .attention import Attention, attentions
-from .protocol import LibraryMatch
+from .protocol import LibraryMatch, fitting, installed
 
 _PACKAGE = "flash-attn-4"
 _FAMILIES = (9, 10)  # of compute capability, by the first digits
@@ -46,14 +45,10 @@ class FlashAttention:
             return ()
         if device.capability // 10 not in _FAMILIES:
             return Refused(f"it has kernels for sm_90 and sm_100, and this device is {device.architecture}")
-        fitting = [a for a in every if not _lack(a)]
-        if not fitting:
-            return Refused(_lack(every[0]))
-        try:
-            version(_PACKAGE)
-        except PackageNotFoundError:
-            return Refused(f"it could realise the module's attention, but is not installed (pip install {_PACKAGE})")
-        return fitting
+        found = fitting(every, _lack)
+        if isinstance(found, Refused) or installed(_PACKAGE):
+            return found
+        return Refused(f"it could realise the module's attention, but is not installed (pip install {_PACKAGE})")
 
     def points(self, match: LibraryMatch, device: Device) -> tuple[Point, ...]:
         return ()

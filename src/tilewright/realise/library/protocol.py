@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tilewright.facts.candidate import SourceFile
 from tilewright.facts.device import Device
@@ -23,6 +23,16 @@ def installed(package: str) -> bool:
     except PackageNotFoundError:
         return False
     return True
+
+
+Match = TypeVar("Match", bound="LibraryMatch")
+
+
+def fitting(every: Sequence[Match], lack: Callable[[Match], str]) -> Sequence[Match] | Refused:
+    """The matches in which the library lacks nothing; where that is none, its refusal of the first. `lack` gives what
+    keeps the library from a match, as a sentence, and "" where nothing does."""
+    found = [match for match in every if not lack(match)]
+    return found if found or not every else Refused(lack(every[0]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from importlib.resources import files
-
-import jinja2
 
 from tilewright.facts.candidate import SourceFile
 from tilewright.facts.device import Device
@@ -14,6 +10,7 @@ from tilewright.facts.space import Point, point
 from tilewright.ir.graph import Graph
 
 from ..realiser import Refused
+from ..templates import template
 from .attention import Attention, attentions
 from .protocol import LibraryMatch
 
@@ -40,7 +37,9 @@ class Sdpa:
     def render(self, match: LibraryMatch, device: Device) -> tuple[SourceFile, ...]:
         assert isinstance(match, Attention)
         names = [name for name in _backends(match, device) if name in BACKENDS]
-        text = _template().render(attention=match, backends={name: BACKENDS[name] for name in names})
+        text = template(__package__, "sdpa.py.jinja", trim=True).render(
+            attention=match, backends={name: BACKENDS[name] for name in names}
+        )
         return (SourceFile(path="model.py", text=text),)
 
 
@@ -53,13 +52,3 @@ def _backends(attention: Attention, device: Device) -> tuple[str, ...]:
     if half and ampere:
         return ("default", "cudnn", *(() if attention.masks else ("flash",)), "efficient", "math")
     return ("default", "efficient", "math")
-
-
-@cache
-def _template() -> jinja2.Template:
-    text = files(__package__).joinpath("sdpa.py.jinja").read_text(encoding="utf-8")
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    return environment.from_string(text)

@@ -16,12 +16,11 @@ from ..realiser import Refused
 from ..subproblem_code import arguments
 from .cudnn_conv import CudnnConvolution
 from .flash_attn import FlashAttention
-from .liger import Liger
 from .protocol import Library, LibraryMatch
-from .quack import Quack
+from .row_libraries import LIGER, QUACK
 from .sdpa import Sdpa
 
-LIBRARIES: tuple[Library, ...] = (Sdpa(), FlashAttention(), Quack(), Liger(), CudnnConvolution())
+LIBRARIES: tuple[Library, ...] = (Sdpa(), FlashAttention(), QUACK, LIGER, CudnnConvolution())
 GROUP = "tilewright.realisers"  # of entry points
 
 

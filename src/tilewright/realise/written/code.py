@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import cache
-from importlib.resources import files
-
-import jinja2
 
 from tilewright.facts.candidate import SourceFile
 from tilewright.facts.pattern import Choice, Region
@@ -14,6 +10,7 @@ from tilewright.ir.graph import Graph
 
 from ..case_units import Placed
 from ..subproblem_code import arguments
+from ..templates import template
 
 
 def placed(graph: Graph, choices: Sequence[Choice]) -> tuple[Placed, ...]:
@@ -33,7 +30,7 @@ def written_files(choice: Choice, graph: Graph | None, *, opaque: bool) -> Itera
     assert written is not None and graph is not None
     folder = f"{name}_code"
     entry = written.candidate.entry.removesuffix(".py")
-    text = _template().render(
+    text = template(__package__, "written.py.jinja").render(
         title=written.title, name=name, folder=folder, entry=entry, knobs=dict(choice.point) if written.points else {},
         outputs=_outputs(graph, written.regions[0]) if opaque else (),
         arity=len(arguments(graph, written.regions[0])),
@@ -47,10 +44,3 @@ def _outputs(graph: Graph, region: Region) -> tuple[tuple[tuple[int, ...], str],
     """Shape and dtype of each result, as `kernels.ops` has them."""
     nodes = {n.name: n for n in graph.nodes}
     return tuple((nodes[name].shape, nodes[name].dtype) for name in region.outputs)
-
-
-@cache
-def _template() -> jinja2.Template:
-    text = files(__package__).joinpath("written.py.jinja").read_text(encoding="utf-8")
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
-    return environment.from_string(text)

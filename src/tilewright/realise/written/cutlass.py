@@ -11,11 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.resources import files
 from math import isinf, isnan, prod
-
-import jinja2
 
 from tilewright.facts.candidate import LIBRARY, Candidate, SourceFile
 from tilewright.facts.device import Device
@@ -26,6 +23,7 @@ from tilewright.ir.program import Operand, Program, Statement
 
 from ..gemm.shape import matrices, no_matrices
 from ..subproblem_code import NotAlone, arguments
+from ..templates import template
 from ..torch_code import TORCH_DTYPES
 
 _TYPES = {"f32": "float", "f16": "cutlass::half_t", "bf16": "cutlass::bfloat16_t"}
@@ -147,7 +145,7 @@ def _candidate(graph: Graph, pattern: Pattern, headers: str) -> Candidate:
     views += [_view(o.name, site.operands[program.operands.index(o)], o, parameters, major="k") for o in others]
     (bind,) = site.outputs
     node = next(node for node in graph.nodes if node.name == bind.node)
-    model = _template("cutlass.py.jinja").render(
+    model = template(__package__, "cutlass.py.jinja", trim=True).render(
         title=pattern.title, kernels=tuple(kernels), headers=headers, size=f"{m}, {n}, {k}, {prod(batch)}",
         parameters=", ".join(parameters.values()), views=views, shape=program.domain,
         dtype=TORCH_DTYPES[output.dtype].removeprefix("torch."), operands=leaves,
@@ -162,7 +160,7 @@ def _candidate(graph: Graph, pattern: Pattern, headers: str) -> Candidate:
 def _kernel(setting: _Setting, common: dict[str, object]) -> str:
     (tile_m, tile_n), (cluster_m, cluster_n) = setting.tile, setting.cluster
     about = f"{tile_m} x {tile_n}, clusters of {cluster_m} x {cluster_n}, {setting.schedule}, {setting.scheduler}"
-    return _template("cutlass.cu.jinja").render(
+    return template(__package__, "cutlass.cu.jinja", trim=True).render(
         about=about, tile_m=tile_m, tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n,
         schedule=setting.schedule, scheduler=setting.scheduler, **common,
     )  # fmt: skip
@@ -241,13 +239,3 @@ def _view(name: str, bind: Bind, operand: Operand, parameters: dict[str, str], *
     if major == "k":
         return f"{name} = {value}.contiguous()"
     return f"{name} = {value}.mT.contiguous().mT"
-
-
-@cache
-def _template(name: str) -> jinja2.Template:
-    text = files(__package__).joinpath(name).read_text(encoding="utf-8")
-    environment = jinja2.Environment(
-        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False, trim_blocks=True,
-        lstrip_blocks=True,
-    )  # fmt: skip
-    return environment.from_string(text)

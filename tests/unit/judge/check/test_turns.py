@@ -91,6 +91,7 @@ def test_what_plain_draws_never_reach_is_reached(tmp_path: Path) -> None:
     assert problem.refused(_candidate(PEAK), tmp_path) == ""
 
 
+@pytest.mark.few
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("result", [MASKED, "F.layer_norm(h, (8,)) > 0.5", "torch.round(h * 24) / 24"])
 def test_no_order_of_summation_is_refused(result: str, order: str, tmp_path: Path) -> None:

@@ -20,12 +20,13 @@ def sets(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from torch._inductor import config, cpu_vec_isa  # takes seconds, which collecting the tests should not
 
     found: list[str] = []
-    headers = config.cpp_cache_precompile_headers
+    headers, trusted = config.cpp_cache_precompile_headers, config.cpp.vec_isa_ok
+    config.cpp.vec_isa_ok = None
     monkeypatch.setattr(cpu_vec_isa, "tried", found, raising=False)
     monkeypatch.setattr(cpu_vec_isa.VecISA, "check_build", lambda isa, code: bool(found.append(code)))
     _forget_all(cpu_vec_isa)
     yield cpu_vec_isa
-    config.cpp.vec_isa_ok = None
+    config.cpp.vec_isa_ok = trusted
     config.cpp_cache_precompile_headers = headers
     _forget_all(cpu_vec_isa)
 
