@@ -1,0 +1,84 @@
+"""The knobs of a convolution, and the points that are tried, in the order of a model of their times."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+from typing import Any
+
+from ...facts.device import Device
+from ...facts.devices import DEVICES
+from ...facts.space import Knob, Point, Space, point
+from ...ir.program import Program
+from ...kernels.cuda.conv.shape import DEPTH, ConvShape
+from ...kernels.cuda.conv.tiles import KNOBS as LEGAL
+from ...kernels.cuda.conv.tiles import ConvPoint, make_point
+
+FITTED = DEVICES["h200"]
+ARCHITECTURE = FITTED.architecture
+_POINTS = 10
+_ABOUT = {
+    "pixels": "of the output, a CTA's tile", "columns": "channels of the output, the same; 0: all of them, or 256",
+    "producers": "threads that gather", "stages": "buffers of 64 of K; auto: as many as fit",
+    "precision": "what stands for fp32: three products of fp16 pairs, or one of fp16, which is TF32's class",
+    "weights": "auto: in shared memory as long as the kernel runs, where they fit",
+}  # fmt: skip
+KNOBS = tuple(Knob(name=name, values=values, about=_ABOUT[name]) for name, values in LEGAL.items())
+# From so many channels on cuDNN multiplies fp32 in TF32 on Hopper (two thirds of KernelBench's references); with fewer
+# its other algorithms compute in fp32, so three products are tried first.
+_TF32_CHANNELS = 16
+# MODEL (2026-11-27): nothing was fitted. Clocks of a multiprocessor.
+_CLOCK = 1.7  # a ns
+_FMA = 2048.0  # of fp16, a clock
+_GATHER = 24.0  # elements that are read, converted and written, a clock; half the threads reach _FEW of it
+_FEW = 0.7
+_COLUMNS = {16: 0.25, 32: 0.4, 64: 0.6, 128: 0.85}  # of the rate, for tiles of at most so many columns
+_WIDE = 0.9
+_STREAM = 20.0  # bytes of weights from the L2 cache
+_END, _TILE = 0.06, 400.0  # of an element of the output, and of a tile
+_LAUNCH_NS = 7000.0
+
+
+def space(program: Program, shape: ConvShape, device: Device) -> Space:
+    """All settings that fit, the likeliest first."""
+    dtype = program.operands[0].dtype
+    found: list[tuple[float, Point]] = []
+    for precision in ("fp16x3", "tf32") if dtype == "f32" else ("plain",):
+        for knobs in _settings(shape, precision):
+            try:
+                made = make_point(shape, knobs)
+            except ValueError:
+                continue
+            found.append((work_ns(program, shape, made, device), point(**knobs)))
+    first = "tf32" if shape.channels >= _TF32_CHANNELS else "fp16x3"
+    ranked = [p for _, p in sorted(found, key=lambda pair: pair[0])]
+    likely = [p for p in ranked if dict(p)["precision"] in ("plain", first)]
+    others = [p for p in ranked if dict(p)["precision"] not in ("plain", first)]
+    return Space(knobs=KNOBS, points=(*likely[:_POINTS], *others[: _POINTS // 2]))
+
+
+def _settings(shape: ConvShape, precision: str) -> list[dict[str, Any]]:
+    whole = ceil(shape.columns / 8) * 8
+    columns = [0, *(c for c in (64, 96, 128, 192, 256) if c < whole)]
+    return [
+        {"pixels": pixels, "columns": c, "producers": producers, "stages": "auto", "precision": precision,
+         "weights": weights}
+        for pixels in (128, 256) for c in columns for producers in (128, 256) for weights in ("auto", "streamed")
+        if weights == "auto" or pixels == 256
+    ]  # fmt: skip
+
+
+def work_ns(program: Program, shape: ConvShape, made: ConvPoint, device: Device) -> float:
+    """The model: a tile takes as long as its slowest part, gathering, multiplying or fetching weights, and a share of
+    its epilogue; the whole at least as long as memory takes."""
+    elements = float(made.pixels * shape.depth)
+    gather = elements / (_GATHER * (1.0 if made.producers == 256 else _FEW))
+    passes = 3 if made.planes == 2 else 1
+    share = next((s for most, s in _COLUMNS.items() if made.columns <= most), _WIDE)
+    multiply = passes * elements * made.columns / (_FMA * share)
+    fetch = 0.0 if made.resident else made.weight_bytes * shape.depth / DEPTH / _STREAM
+    tile = max(gather, multiply, fetch) + _END * made.pixels * made.columns + _TILE
+    tiles = ceil(shape.pixels / made.pixels) * made.tiles * shape.groups
+    computed_ns = ceil(tiles / device.processors) * tile / _CLOCK
+    x = program.operands[0]
+    again = 4.0 * prod(x.shape) if x.dtype == "f32" else 0.0  # read for the largest of each sample
+    return max(computed_ns, program.traffic_bytes / device.copy_bytes_per_ns) + again / device.copy_bytes_per_ns + _LAUNCH_NS
