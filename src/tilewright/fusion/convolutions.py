@@ -231,4 +231,3 @@ def _with_epilogue(whole: Convolution, region: Found | None) -> Found | None:
     made = Program(domain=whole.domain, operands=tuple(operands), body=tuple(body), outputs=outputs)
     nodes = (whole.node.name, *site.nodes)
     return made, Match(nodes=nodes, operands=tuple(binds), outputs=site.outputs, spared=(whole.node.name,))
-

@@ -81,4 +81,8 @@ def work_ns(program: Program, shape: ConvShape, made: ConvPoint, device: Device)
     computed_ns = ceil(tiles / device.processors) * tile / _CLOCK
     x = program.operands[0]
     again = 4.0 * prod(x.shape) if x.dtype == "f32" else 0.0  # read for the largest of each sample
-    return max(computed_ns, program.traffic_bytes / device.copy_bytes_per_ns) + again / device.copy_bytes_per_ns + _LAUNCH_NS
+    return (
+        max(computed_ns, program.traffic_bytes / device.copy_bytes_per_ns)
+        + again / device.copy_bytes_per_ns
+        + _LAUNCH_NS
+    )
