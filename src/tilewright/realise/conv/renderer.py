@@ -104,7 +104,7 @@ def shape_of(program: Program) -> tuple[ConvShape, bool] | None:
     where it is another contraction."""
     item = program.product
     assert item is not None
-    x, weight = _operands(program)
+    x, _ = _operands(program)
     grouped = len(item.right.at) - len(item.over)  # 1, or 2 with groups
     spatial = len(item.over) - 1
     rank, at = len(program.domain), 1 + grouped

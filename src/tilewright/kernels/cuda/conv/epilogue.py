@@ -31,7 +31,7 @@ class ConvEpilogue:
         unknown = set(reads(function)) - {"product", *names}
         if unknown:
             raise ValueError(f"an epilogue reads {', '.join(sorted(unknown))}, which is no operand of it")
-        o0, o1, o2 = shape.out
+        _, o1, o2 = shape.out
         inner = (o1 * o2, o2, 1)
         channel = prod(shape.out)
         self.written = (shape.groups * shape.columns * channel, shape.columns * channel, channel, *inner)

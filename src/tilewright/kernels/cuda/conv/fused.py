@@ -2,8 +2,9 @@
 
     y (N, Co, *o) = epilogue(convolution(x (N, C, *i), w (Co, C, *t)), operands ..)
 
-With groups x is (N, G, C, *i), w (G, Co, C, *t), y (N, G, Co, *o); a transposed convolution's w has C before Co. Weights
-are packed, and samples looked at for their largest, anew in every call: nothing derived from either outlives it.
+With groups x is (N, G, C, *i), w (G, Co, C, *t), y (N, G, Co, *o); a transposed convolution's w has C before Co.
+Weights are packed, and samples looked at for their largest, anew in every call: nothing derived from either outlives
+it.
 """
 
 from __future__ import annotations
@@ -221,4 +222,4 @@ def _is_dense(x: Tensor) -> bool:
         if step != expected:
             return False
         expected *= size
-    return x.shape[0] == 1 or x.stride(0) >= expected and x.stride(0) % QUAD in (0, expected % QUAD)
+    return x.shape[0] == 1 or (x.stride(0) >= expected and x.stride(0) % QUAD in (0, expected % QUAD))

@@ -131,8 +131,7 @@ class ImplicitConv:
             wave = cute.make_rmem_tensor(fragment, Float32)
             multiply = partial(self._multiply, mma, barriers, (r_a, r_b), sums, wave)
             if cutlass.const_expr(p.resident):
-                if first < self.all_work:
-                    cute.arch.mbarrier_wait(barriers + 2 * p.stages, 0)
+                cute.arch.mbarrier_wait(barriers + 2 * p.stages, 0)
             work = first
             turn = Int32(0)
             while work < self.all_work:
@@ -236,11 +235,11 @@ class ImplicitConv:
         self, barriers: Any, s_a: Any, who: tuple[Any, Any], pixel: tuple[Any, Any, Any], step: Any, turn: Any, *,
         last: bool = False,
     ) -> None:  # fmt: skip
-        """Gather a step of K for this thread's pixel. A step whose number is a constant, or the `last`, may be short."""
+        """Gather a step of K for this thread's pixel; a step of a constant number, or the `last`, may be short."""
         p, s = self.point, self.shape
         stage, phase = self._stage(turn)
         cute.arch.mbarrier_wait(barriers + (p.stages + stage), phase ^ 1)
-        short = last or isinstance(step, int) and step == s.steps - 1
+        short = last or (isinstance(step, int) and step == s.steps - 1)
         groups = (s.tail if short and s.tail else DEPTH // ATOM) * (ATOM // GROUP)
         row, part = who
         line = Int32(s_a.iterator.toint()) + stage * p.pixel_bytes + row * LINE

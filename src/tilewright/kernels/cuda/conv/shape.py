@@ -8,8 +8,8 @@ transposed convolution of stride 1 has steps below 0. What lies outside of x is 
 K, the pairs (c, t), is gone through in groups of GROUP, which one thread reads for one pixel:
 
     natural      k = c taps + t: for few channels; every offset is a constant of the code
-    blocked      group = (c / GROUP) taps + t, c % GROUP inside: one offset and one test a group; neighbours in time read
-                 the same lines of x again
+    blocked      group = (c / GROUP) taps + t, c % GROUP inside: one offset and one test a group; neighbours in time
+                 read the same lines of x again
 
 A stage holds DEPTH of K. The last one may hold less, whole ATOMs.
 """
