@@ -23,7 +23,7 @@ from typing import Any
 
 import cutlass
 from cutlass import BFloat16, Float16, Float32, Int32, Int64, cute
-from cutlass.cute.nvgpu import warpgroup
+from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 from cutlass.memory import SmemAllocator
 from cutlass.tensor_utils import LayoutEnum
 from cutlass.utils import hopper_helpers
@@ -70,7 +70,7 @@ class ImplicitConv:
             hopper_helpers.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, self.kind, p.stages * p.planes),
             hopper_helpers.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, self.kind, slots_b),
         ]
-        major = warpgroup.OperandMajorMode.K
+        major = OperandMajorMode.K
         mma = hopper_helpers.make_trivial_tiled_mma(
             self.kind, self.kind, major, major, Float32, (2, 1, 1), tiler_mn=(64, p.columns)
         )
