@@ -158,7 +158,9 @@ def _found(
     matches += [(program, site, title(flow, site)) for program, site in with_sums(flow, regions, unsupported)]
     multiplied = products(flow, regions, unsupported, allow_tf32=allow_tf32)
     left.update(multiplied.left)
-    convolved, unconvolved = convolutions(flow, regions, unsupported)
+    taken = {bind.node for _, site in multiplied.found for bind in site.outputs}
+    free = [region for region in regions if taken.isdisjoint(bind.node for bind in region[1].outputs)]
+    convolved, unconvolved = convolutions(flow, free, unsupported)
     left.update(unconvolved)
     matches += [(program, site, title(flow, site)) for program, site in (*multiplied.found, *convolved)]
     reasons = _left(flow, [site for _, site, _ in matches], left)

@@ -58,21 +58,25 @@ class Convolution:
 
 def convolutions(flow: Flow, regions: Sequence[Found], unsupported: Unsupported) -> tuple[list[Found], dict[str, str]]:
     """The convolutions of a graph, each with its epilogue where it has one, and why others are left to torch, by the
-    names of their nodes. `regions`: what was fused without them."""
+    names of their nodes. `regions`: what was fused without them, and what no product takes; one that reads several
+    convolutions is the last one's."""
     found: list[Found] = []
     left: dict[str, str] = {}
-    for node in flow.graph.nodes:
+    free = list(regions)
+    for node in reversed(flow.graph.nodes):
         whole = convolution(flow, node) if node.name in flow.live else None
         if whole is None:
             continue
         alone = _alone(whole) if not node.order else None
-        fused = _with_epilogue(whole, _reader(flow, node.name, regions)) if alone is not None else None
+        region = _reader(flow, node.name, free) if alone is not None else None
+        fused = _with_epilogue(whole, region) if region is not None else None
         made = next((f for f in (fused, alone) if f is not None and unsupported(f[0]) is None), None)
         if made is not None:
             found.append(made)
+            free = [r for r in free if made is not fused or r is not region]
         else:
             left[node.name] = "its result lies in another order" if alone is None else str(unsupported(alone[0]))
-    return found, left
+    return found[::-1], left
 
 
 def convolution(flow: Flow, node: Node) -> Convolution | None:
@@ -199,9 +203,9 @@ def _reader(flow: Flow, name: str, regions: Sequence[Found]) -> Found | None:
     return homes[0]
 
 
-def _with_epilogue(whole: Convolution, region: Found | None) -> Found | None:
+def _with_epilogue(whole: Convolution, region: Found) -> Found | None:
     """Both as one Program; None where the region is no epilogue: not pointwise, or over other dimensions."""
-    if region is None or region[0].reduced or not all(isinstance(i, Statement) for i in region[0].body):
+    if region[0].reduced or not all(isinstance(i, Statement) for i in region[0].body):
         return None
     if any(isinstance(i, Statement) and i.op in ("index", "inside") for i in region[0].body):
         return None
