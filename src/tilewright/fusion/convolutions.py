@@ -28,7 +28,7 @@ _TYPES = ("f32", "f16", "bf16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Convolution:
+class Convolved:
     """One call: `node` = the convolution of x and the weight, + bias. `out` and the other tuples are spatial."""
 
     node: Node
@@ -79,7 +79,7 @@ def convolutions(flow: Flow, regions: Sequence[Found], unsupported: Unsupported)
     return found[::-1], left
 
 
-def convolution(flow: Flow, node: Node) -> Convolution | None:
+def convolution(flow: Flow, node: Node) -> Convolved | None:
     """The convolution that this result of a call is; None of another call, and of one that no Contraction here says:
     transposed and strided, or empty."""
     call = flow.calls.get(node.origin)
@@ -95,7 +95,7 @@ def convolution(flow: Flow, node: Node) -> Convolution | None:
     return made if len(made.x.shape) == len(node.shape) else None
 
 
-def _read(flow: Flow, node: Node, call: Call) -> Convolution | None:
+def _read(flow: Flow, node: Node, call: Call) -> Convolved | None:
     """What the arguments say."""
     transposed, general = _NAMES[call.target], call.target == "aten.convolution.default"
     defaults: list[Template] = [None, None, None, 1, 0, *((0, 1, 1) if transposed else (1, 1))]
@@ -120,7 +120,7 @@ def _read(flow: Flow, node: Node, call: Call) -> Convolution | None:
     padded = _numbers(0 if padding == "valid" else padding, rank)
     if steps is None or spread is None or padded is None or not isinstance(groups, int):
         return None
-    return Convolution(
+    return Convolved(
         node=node, x=x, weight=weight, bias=bias, groups=groups, stride=steps, padding=padded, dilation=spread,
         transposed=bool(transposed),
     )  # fmt: skip
@@ -135,8 +135,8 @@ def _numbers(value: Template, rank: int) -> tuple[int, ...] | None:
     return found if len(found) == rank else found * rank
 
 
-def contraction_of(whole: Convolution, x: Operand, weight: Operand) -> Contraction:
-    """Over the Convolution's domain."""
+def contraction_of(whole: Convolved, x: Operand, weight: Operand) -> Contraction:
+    """over the domain."""
     at, rank, out = len(whole.outer), len(whole.domain), len(whole.out)
     own = [Position(steps=((d, 1),)) for d in range(at)]
     channel, taps = Position(steps=((rank, 1),)), [Position(steps=((rank + 1 + d, 1),)) for d in range(out)]
@@ -161,7 +161,7 @@ def _bound(node: Node, shape: tuple[int, ...]) -> Bind:
     return Bind(node=node.name, split=shape, order=tuple(range(len(shape))))
 
 
-def _alone(whole: Convolution) -> Found:
+def _alone(whole: Convolved) -> Found:
     """The convolution with its bias."""
     groups, (batch, channels, *image) = whole.groups, whole.x.shape
     grouped = () if groups == 1 else (groups,)
@@ -203,7 +203,7 @@ def _reader(flow: Flow, name: str, regions: Sequence[Found]) -> Found | None:
     return homes[0]
 
 
-def _with_epilogue(whole: Convolution, region: Found) -> Found | None:
+def _with_epilogue(whole: Convolved, region: Found) -> Found | None:
     """Both as one Program; None where the region is no epilogue: not pointwise, or over other dimensions."""
     if region[0].reduced or not all(isinstance(i, Statement) for i in region[0].body):
         return None
