@@ -180,9 +180,9 @@ def pattern_of(case: Case) -> Pattern:
 
 
 def chosen(pattern: Pattern, number: int) -> list[Point]:
-    """Of each precision the likeliest point, and another one, by the case's number."""
+    """Of each kernel and precision the likeliest point, and another one, by the case's number."""
     points = pattern.space.points
-    first = {dict(p)["precision"]: p for p in reversed(points)}
+    first = {(dict(p)["kernel"], dict(p)["precision"]): p for p in reversed(points)}
     return list(dict.fromkeys([*first.values(), points[number % len(points)]]))
 
 

@@ -14,9 +14,10 @@ import torch.nn.functional as F
 
 from tilewright.kernels.cuda.common.cubin import taken
 from tilewright.kernels.cuda.common.spec import ArraySpec
-from tilewright.kernels.cuda.conv import implicit
+from tilewright.kernels.cuda.conv import gather, prepare, window
 from tilewright.kernels.cuda.conv.epilogue import ConvEpilogue
 from tilewright.kernels.cuda.conv.fused import ConvSpec, FusedConv
+from tilewright.kernels.cuda.conv.prepare import Prepare
 from tilewright.kernels.cuda.conv.shape import GROUP, ConvShape
 from tilewright.kernels.cuda.conv.tiles import DEFAULTS, make_point
 
@@ -72,10 +73,14 @@ def plain_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
             for offset, test in zip(offsets, tests, strict=True)
         ]
 
-    monkeypatch.setattr(implicit, "Int32", int)
-    monkeypatch.setattr(implicit, "Int64", int)
-    monkeypatch.setattr(implicit, "cutlass", SimpleNamespace(min=min))
-    monkeypatch.setattr(implicit, "read_group", read)
+    for module in (gather, window):
+        monkeypatch.setattr(module, "Int32", int)
+        monkeypatch.setattr(module, "Int64", int)
+        monkeypatch.setattr(module, "cutlass", SimpleNamespace(min=min))
+    monkeypatch.setattr(prepare, "cutlass", SimpleNamespace(min=min))
+    monkeypatch.setattr(prepare, "Int32", int)
+    monkeypatch.setattr(gather, "read_group", read)
+    monkeypatch.setattr(window, "both", lambda one, other: one and other)
 
 
 @pytest.mark.usefixtures("plain_numbers")
@@ -90,34 +95,78 @@ def test_what_is_gathered_times_the_weights_in_their_order_is_the_convolution(
     x[...] = rng.standard_normal(x_shape)
     w = rng.standard_normal(w_shape).astype(np.float64)
     spec = spec_of(shape, x_shape, w_shape, how)
-    point = make_point(shape, {**DEFAULTS, "precision": "fp16x3"})
     walk = spec.walk(contiguous(spec.x.shape), spec.x.shape)
-    kernel = implicit.ImplicitConv(shape, point, ConvEpilogue(shape, ["f32"]), dtype="f32", walk=walk)
+    reader = gather.Gather(shape, walk, 4)
     start = SimpleNamespace(iterator=SimpleNamespace(toint=lambda: x.ctypes.data))
     made = np.zeros((shape.batch, shape.groups, shape.columns, *shape.out))
-    matrices = np.stack([packed(shape, spec, w, group) for group in range(shape.groups)])
     for group in range(shape.groups):
+        matrix = packed(shape, spec, w, group, {"kernel": "gather"})
         for number in range(shape.pixels):
-            at = kernel._pixel(number)
-            pixel = (kernel._origin(start, at, group), kernel._bits(at), None)
-            read = kernel._natural if shape.natural else kernel._blocked
+            at = reader.pixel(number)
+            pixel = (reader.origin(start, at, group), reader.bits(at))
+            read = reader.natural if shape.natural else reader.blocked
             row = np.concatenate([read(q, pixel) for q in range(shape.depth // GROUP)])
-            made[at[0], group, :, at[1], at[2], at[3]] = matrices[group] @ row
-    np.testing.assert_allclose(
-        made.reshape(-1), reference(x.astype(np.float64), w, how).reshape(-1), rtol=1e-5, atol=1e-5
-    )
+            made[at[0], group, :, at[1], at[2], at[3]] = matrix[:, : len(row)] @ row
+    truth = reference(x.astype(np.float64), w, how).reshape(-1)
+    np.testing.assert_allclose(made.reshape(-1), truth, rtol=1e-5, atol=1e-5)
 
 
-def packed(shape: ConvShape, spec: ConvSpec, w: np.ndarray[Any, Any], group: int) -> np.ndarray[Any, Any]:
+@pytest.mark.usefixtures("plain_numbers")
+@pytest.mark.parametrize(("x_shape", "w_shape", "how"), [c for c in SHAPES if c[2].get("stride", 1) == 1])
+def test_windows_in_a_stage_times_the_weights_in_their_order_are_the_convolution(
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = shape_of(x_shape, w_shape, **how)
+    rng = np.random.default_rng(1)
+    memory = np.full(prod(x_shape) + 2000, np.nan, np.float32)
+    x = memory[1000 : 1000 + prod(x_shape)].reshape(x_shape)
+    x[...] = rng.standard_normal(x_shape)
+    w = rng.standard_normal(w_shape).astype(np.float64)
+    spec = spec_of(shape, x_shape, w_shape, how)
+    walk = spec.walk(contiguous(spec.x.shape), spec.x.shape)
+    point = make_point(shape, {**DEFAULTS, "kernel": "window", "producers": 128, "precision": "plain"})
+    kernel = window.WindowConv(shape, point, ConvEpilogue(shape, ["f32"]), dtype="f32", walk=walk)
+    kernel.scaled = False
+    windows, start = kernel.windows, SimpleNamespace(iterator=SimpleNamespace(toint=lambda: x.ctypes.data))
+    stage = np.zeros((windows.groups * windows.held, GROUP))
+    monkeypatch.setattr(window, "write_chunk", lambda at, words: stage.__setitem__(at // window.CHUNK, words))
+    made = np.full((shape.batch, shape.groups, shape.columns, *shape.out), np.nan)
+    for group in range(shape.groups):
+        matrix = packed(shape, spec, w, group, {"kernel": "window"})
+        for first in range(0, windows.places, point.pixels):
+            sums = np.zeros((point.pixels, shape.columns))
+            threads = [kernel._state(start, None, (first, group), thread) for thread in range(point.producers)]
+            for step in range(windows.steps):
+                for one in (one for state in threads for one in state if one[0] < windows.held):
+                    kernel._place(0, one, step)
+                halves = [place for number in range(windows.atoms) for place in windows.atom(number)]
+                rows = np.concatenate([stage[place : place + point.pixels] for place in halves], 1)
+                sums += rows @ matrix[:, step * rows.shape[1] : (step + 1) * rows.shape[1]].T
+            for number in range(point.pixels):
+                at, inside = kernel._output(first + number)
+                if inside:
+                    made[at[0], group, :, at[1], at[2], at[3]] = sums[number]
+    truth = reference(x.astype(np.float64), w, how).reshape(-1)
+    np.testing.assert_allclose(made.reshape(-1), truth, rtol=1e-5, atol=1e-5)
+
+
+def packed(
+    shape: ConvShape, spec: ConvSpec, w: np.ndarray[Any, Any], group: int, knobs: dict[str, Any]
+) -> np.ndarray[Any, Any]:  # fmt: skip
     """The weights of a group, (columns, K), as `prepare` finds them."""
     walk, flat = spec.weight_walk(contiguous(spec.weight.shape)), w.reshape(-1)
-    made = np.zeros((shape.columns, shape.depth))
-    for k in range(shape.depth):
-        channel, number = shape.place(k)
+    point = make_point(shape, DEFAULTS | knobs)
+    made = Prepare(shape, point, dtype="f16", walk=walk, sample=1, apart=1)
+    windows = made.windows
+    matrix = np.zeros((shape.columns, point.steps * made.depth))
+    for k in range(matrix.shape[1]):
+        channel, taps = made._place(k)
         if channel < shape.channels:
-            inner = sum(i * step for i, step in zip((channel, *shape.tap(number)), walk[2:], strict=True))
-            made[:, k] = [flat[group * walk[0] + column * walk[1] + inner] for column in range(shape.columns)]
-    return made
+            inner = sum(i * step for i, step in zip((channel, *taps), walk[2:], strict=True))
+            matrix[:, k] = [flat[group * walk[0] + column * walk[1] + inner] for column in range(shape.columns)]
+        if windows is not None and windows.is_odd and windows.is_twice(k % made.depth // GROUP):
+            matrix[:, k] /= 2
+    return matrix
 
 
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -149,6 +198,16 @@ def spec_of(
         ((16, 64, 40, 40), (256, 64, 3, 3), "bf16", {}, {"producers": 128}),
         ((4, 50, 40, 40), (40, 25, 5, 5), "f16", {"groups": 2}, {"pixels": 256}),
         ((4, 3, 9, 20, 20), (16, 3, 3, 5, 7), "f32", {"padding": 1}, {"precision": "fp16x3"}),
+        (
+            (4, 64, 64, 64),
+            (128, 64, 3, 3),
+            "f32",
+            {"padding": 1},
+            {"kernel": "window", "pixels": 256, "precision": "tf32"},
+        ),
+        ((4, 64, 64, 64), (128, 64, 3, 3), "f32", {}, {"kernel": "window", "precision": "fp16x3"}),
+        ((4, 8, 64, 64), (64, 8, 3, 3), "f32", {}, {"kernel": "window", "pixels": 256, "precision": "fp16x3"}),
+        ((4, 40, 64, 64), (80, 20, 5, 5), "bf16", {"groups": 2, "dilation": 2}, {"kernel": "window", "pixels": 512}),
     ],
 )
 def test_it_compiles_without_spills(

@@ -9,14 +9,16 @@ from ...facts.device import Device
 from ...facts.devices import DEVICES
 from ...facts.space import Knob, Point, Space, point
 from ...ir.program import Program
-from ...kernels.cuda.conv.shape import DEPTH, ConvShape
+from ...kernels.cuda.conv.shape import GROUP, ConvShape
 from ...kernels.cuda.conv.tiles import KNOBS as LEGAL
 from ...kernels.cuda.conv.tiles import ConvPoint, make_point
+from ...kernels.cuda.conv.windows import Windows
 
 FITTED = DEVICES["h200"]
 ARCHITECTURE = FITTED.architecture
 _POINTS = 10
 _ABOUT = {
+    "kernel": "gather: every window is read anew; window: of stride 1, they overlap in shared memory",
     "pixels": "of the output, a CTA's tile", "columns": "channels of the output, the same; 0: all of them, or 256",
     "producers": "threads that gather", "stages": "buffers of 64 of K; auto: as many as fit",
     "precision": "what stands for fp32: three products of fp16 pairs, or one of fp16, which is TF32's class",
@@ -39,50 +41,59 @@ _LAUNCH_NS = 7000.0
 
 
 def space(program: Program, shape: ConvShape, device: Device) -> Space:
-    """All settings that fit, the likeliest first."""
+    """The settings that fit, the likeliest first; of each kernel and each precision some."""
     dtype = program.operands[0].dtype
-    found: list[tuple[float, Point]] = []
-    for precision in ("fp16x3", "tf32") if dtype == "f32" else ("plain",):
-        for knobs in _settings(shape, precision):
-            try:
-                made = make_point(shape, knobs)
-            except ValueError:
-                continue
-            found.append((work_ns(program, shape, made, device), point(**knobs)))
-    first = "tf32" if shape.channels >= _TF32_CHANNELS else "fp16x3"
-    ranked = [p for _, p in sorted(found, key=lambda pair: pair[0])]
-    likely = [p for p in ranked if dict(p)["precision"] in ("plain", first)]
-    others = [p for p in ranked if dict(p)["precision"] not in ("plain", first)]
-    return Space(knobs=KNOBS, points=(*likely[:_POINTS], *others[: _POINTS // 2]))
+    likely = "tf32" if shape.channels >= _TF32_CHANNELS else "fp16x3"
+    precisions = (likely, *{"tf32", "fp16x3"} - {likely}) if dtype == "f32" else ("plain",)
+    found: list[Point] = []
+    for number, precision in enumerate(precisions):
+        ranked = [point(**knobs) for knobs in _ranked(program, shape, precision, device)]
+        most = _POINTS if number == 0 else _POINTS // 2
+        kernels = dict.fromkeys(dict(p)["kernel"] for p in ranked)
+        best = [next(p for p in ranked if dict(p)["kernel"] == kernel) for kernel in kernels]
+        found += sorted(dict.fromkeys([*ranked[: most - 1], *best]), key=ranked.index)
+    return Space(knobs=KNOBS, points=tuple(found))
+
+
+def _ranked(program: Program, shape: ConvShape, precision: str, device: Device) -> list[dict[str, Any]]:
+    """All settings that fit, by the model; of equal ones the first."""
+    found: dict[ConvPoint, tuple[float, dict[str, Any]]] = {}
+    for knobs in _settings(shape, precision):
+        try:
+            made = make_point(shape, knobs)
+        except ValueError:
+            continue
+        found.setdefault(made, (work_ns(program, shape, made, device), knobs))
+    return [knobs for _, knobs in sorted(found.values(), key=lambda pair: pair[0])]
 
 
 def _settings(shape: ConvShape, precision: str) -> list[dict[str, Any]]:
     whole = ceil(shape.columns / 8) * 8
     columns = [0, *(c for c in (64, 96, 128, 192, 256) if c < whole)]
     return [
-        {"pixels": pixels, "columns": c, "producers": producers, "stages": "auto", "precision": precision,
-         "weights": weights}
-        for pixels in (128, 256) for c in columns for producers in (128, 256) for weights in ("auto", "streamed")
-        if weights == "auto" or pixels == 256
+        {"kernel": kernel, "pixels": pixels, "columns": c, "producers": producers, "stages": "auto",
+         "precision": precision, "weights": weights}
+        for kernel in ("gather", "window") for pixels in (128, 256, 512) for c in columns
+        for producers in (128, 256) for weights in ("auto", "streamed")
     ]  # fmt: skip
 
 
 def work_ns(program: Program, shape: ConvShape, made: ConvPoint, device: Device) -> float:
     """The model: a tile takes as long as its slowest part, gathering, multiplying or fetching weights, and a share of
     its epilogue; the whole at least as long as memory takes."""
-    elements = float(made.pixels * shape.depth)
-    gather = elements / (_GATHER * (1.0 if made.producers == 256 else _FEW))
+    rows, depth, read = shape.pixels, shape.depth, float(made.pixels * shape.depth)
+    if made.kernel == "window":
+        windows = Windows(shape=shape, pixels=made.pixels)
+        rows, depth = windows.places, windows.depth
+        read = float(windows.held * windows.steps * windows.groups * GROUP)
+    gather = read / (_GATHER * (1.0 if made.producers == 256 else _FEW))
     passes = 3 if made.planes == 2 else 1
     share = next((s for most, s in _COLUMNS.items() if made.columns <= most), _WIDE)
-    multiply = passes * elements * made.columns / (_FMA * share)
-    fetch = 0.0 if made.resident else made.weight_bytes * shape.depth / DEPTH / _STREAM
+    multiply = passes * made.pixels * depth * made.columns / (_FMA * share)
+    fetch = 0.0 if made.resident else made.steps * made.weight_bytes / _STREAM
     tile = max(gather, multiply, fetch) + _END * made.pixels * made.columns + _TILE
-    tiles = ceil(shape.pixels / made.pixels) * made.tiles * shape.groups
+    tiles = ceil(rows / made.pixels) * made.tiles * shape.groups
     computed_ns = ceil(tiles / device.processors) * tile / _CLOCK
-    x = program.operands[0]
-    again = 4.0 * prod(x.shape) if x.dtype == "f32" else 0.0  # read for the largest of each sample
-    return (
-        max(computed_ns, program.traffic_bytes / device.copy_bytes_per_ns)
-        + again / device.copy_bytes_per_ns
-        + _LAUNCH_NS
-    )
+    x, rate = program.operands[0], device.copy_bytes_per_ns
+    again_ns = 4.0 * prod(x.shape) / rate if x.dtype == "f32" else 0.0  # read for the largest of each sample
+    return max(computed_ns, program.traffic_bytes / rate) + again_ns + _LAUNCH_NS

@@ -33,8 +33,10 @@ from ..rows.plan import Gpu
 from .epilogue import ConvEpilogue
 from .implicit import ImplicitConv
 from .prepare import QUAD, Prepare
-from .shape import DEPTH, ConvShape
+from .shape import ConvShape
 from .tiles import DEFAULTS, ConvPoint, make_point
+from .window import WindowConv
+from .windows import Windows
 
 ARCH = "sm_90a"
 _HERE = Path(__file__).resolve().parent
@@ -120,14 +122,13 @@ class FusedConv:
         if not (_is_dense(x) and is_aligned(x)):
             x = x.clone(memory_format=torch.contiguous_format)
         kind = torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float16
-        size = shape.groups * p.tiles * shape.steps * p.planes * p.columns * DEPTH
+        size = shape.groups * p.tiles * p.steps * p.weight_bytes // 2
         packed = torch.empty(size, dtype=kind, device=x.device)
         highest = torch.empty(shape.batch, dtype=torch.int32, device=x.device).zero_()
         factors = torch.empty(shape.groups * shape.columns, dtype=torch.float32, device=x.device)
         outs = [torch.empty(o.shape, dtype=DTYPES[o.dtype], device=x.device) for o in spec.outputs]
         launch = self._launch([t.stride() for t in (x, w, *operands)])
-        work = -(-shape.pixels // p.pixels) * p.tiles * shape.groups
-        ctas = min(work, processors_of(x))
+        ctas = min(self._work, processors_of(x))
         run_on(launch, x, w, packed, highest, factors, *outs, *operands, ctas, 0, 0)
         return tuple(outs) if len(outs) > 1 else outs[0]
 
@@ -142,7 +143,7 @@ class FusedConv:
         strides; no GPU needed."""
         spec, shape, p = self.spec, self.spec.shape, self.point
         kind = "bf16" if spec.x.dtype == "bf16" else "f16"
-        size = shape.groups * p.tiles * shape.steps * p.planes * p.columns * DEPTH
+        size = shape.groups * p.tiles * p.steps * p.weight_bytes // 2
         read = [_fake(o.dtype, o.shape, walk) for o, walk in zip(spec.read, strides, strict=True)]
         own = [("f16" if kind == "f16" else "bf16", size, _BULK), ("i32", shape.batch, 4)]
         own += [("f32", shape.groups * shape.columns, 4)]
@@ -161,18 +162,23 @@ class FusedConv:
         self(*(torch.empty_strided(o.shape, o.strides or _contiguous(o.shape), dtype=DTYPES[o.dtype], device="meta")
                for o in self.spec.read))  # fmt: skip
 
+    @property
+    def _work(self) -> int:
+        """Tiles of all groups."""
+        shape, p = self.spec.shape, self.point
+        rows = Windows(shape=shape, pixels=p.pixels).places if p.kernel == "window" else shape.pixels
+        return -(-rows // p.pixels) * p.tiles * shape.groups
+
     def demand(self, processors: int) -> dict[str, int | str]:
         """What the kernel takes, operands lying as the Spec says (see `cuda.demand`)."""
         spec, p = self.spec, self.point
-        staged = p.stages * p.pixel_bytes + p.weight_bytes * (spec.shape.steps if p.resident else p.stages)
-        work = -(-spec.shape.pixels // p.pixels) * p.tiles * spec.shape.groups
         return {
             "plan": hashlib.sha256(repr(p).encode()).hexdigest()[:16],
             "registers": max(p.registers),
             "local_bytes": 0,
-            "shared_bytes": staged,
+            "shared_bytes": p.staged_bytes,
             "threads": p.threads,
-            "ctas": min(work, processors),
+            "ctas": min(self._work, processors),
             "in_flight_bytes": p.stages * p.pixel_bytes // p.threads,
             "moved_bytes": sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in (*spec.read, *spec.outputs)),
         }
@@ -191,7 +197,8 @@ class _Launched:
             walks=walks,
         )  # fmt: skip
         of_x = spec.walk(x, spec.x.shape)
-        self.conv = ImplicitConv(shape, point, finish, dtype=dtype, walk=of_x)
+        kind = WindowConv if point.kernel == "window" else ImplicitConv
+        self.conv = kind(shape, point, finish, dtype=dtype, walk=of_x)
         sample = prod(spec.x.shape[1:])
         self.prepare = Prepare(shape, point, dtype=dtype, walk=spec.weight_walk(w), sample=sample, apart=of_x[0])
 

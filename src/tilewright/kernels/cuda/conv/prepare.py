@@ -1,7 +1,8 @@
 """What comes before the product, in one launch: weights packed as the tiles of shared memory have them, and of fp32 the
 largest magnitude of each sample of x.
 
-    packed      (group, tile of columns, step, plane, column, 64) of 16 bits; chunk q of row r lies at q ^ (r % 8)
+    packed      (group, tile of columns, step, plane, ..) of 16 bits, and inside, where windows are gathered, (column,
+                64), chunk q of row r at q ^ (r % 8), else (ATOM, half, column, 8)
     factors     (groups x columns): 1 / the power of two that a channel's weights were scaled by
     highest     (batch): bits of the largest finite |x|; zero before the launch
 
@@ -21,10 +22,11 @@ from ..common import math as m
 from ..common.control import loop, when
 from ..gemm.epilogue.epilogue import power_of_two
 from ..gemm.fp32.pair import INFINITE, TINY, finite, highest, magnitude
-from .implicit import scale_exponent
+from .kernel import scale_exponent
 from .ptx import highest_of_all
-from .shape import DEPTH, GROUP, ConvShape
+from .shape import ATOM, DEPTH, GROUP, ConvShape
 from .tiles import ConvPoint
+from .windows import Windows
 
 THREADS = 256
 QUAD = 4
@@ -46,6 +48,8 @@ class Prepare:
         parts = min(-(-sample // PART), max(MOST_CTAS // shape.batch, 1)) if self.scaled else 0
         self.parts = parts
         self.quads = sample % QUAD == 0 and apart % QUAD == 0
+        self.windows = Windows(shape=shape, pixels=point.pixels) if point.kernel == "window" else None
+        self.depth = DEPTH if self.windows is None else self.windows.atoms * ATOM  # of K, a step
 
     def launch(self, tensors: tuple[Any, ...], stream: Any) -> None:
         """Emit the launch. `tensors`: x, w, packed, highest, factors."""
@@ -98,7 +102,7 @@ class Prepare:
         tile, row = number // p.columns, number % p.columns
         group, column = tile // p.tiles, tile % p.tiles * p.columns + row
         start = Int64(group) * self.walk[0] + Int64(column) * self.walk[1]
-        turns = -(-s.steps * DEPTH // THREADS)
+        turns = -(-p.steps * self.depth // THREADS)
         bits = cute.make_rmem_tensor((1,), Int32)
         bits[0] = Int32(0)
         own = cute.make_rmem_tensor((1,), w.element_type)
@@ -106,10 +110,9 @@ class Prepare:
         def read(i: Any) -> Any:
             """The weight of a place in K; 0 where there is none."""
             k = i * THREADS + thread
-            channel, tap = s.place(k)
-            places = (channel, *s.tap(tap))
+            channel, taps = self._place(k)
             offset = start
-            for step, place in zip(self.walk[2:], places, strict=True):
+            for step, place in zip(self.walk[2:], (channel, *taps), strict=True):
                 offset = offset + Int64(place) * step
             own[0] = w.element_type(0.0)
             inside = m.both(column < s.columns, channel < s.channels)
@@ -139,16 +142,24 @@ class Prepare:
         loop(Int32(0), Int32(turns), partial(self._put, read, packed, (tile, row), exponent, thread))
 
     def _put(self, read: Any, packed: Any, at: tuple[Any, Any], exponent: Any, thread: Any, i: Any) -> None:
-        s, p = self.shape, self.point
+        p = self.point
         k = i * THREADS + thread
-        step, inside = k // DEPTH, k % DEPTH
+        step, inside = k // self.depth, k % self.depth
         tile, row = at
-        chunk = (inside // GROUP) ^ (row % 8)
-        line = (((tile * s.steps + step) * p.planes) * p.columns + row) * DEPTH + chunk * GROUP + inside % GROUP
+        plane_size = p.columns * self.depth
+        first = Int64((tile * p.steps + step) * p.planes) * plane_size
+        if self.windows is None:
+            place = row * DEPTH + ((inside // GROUP) ^ (row % 8)) * GROUP
+        else:
+            place = (inside // GROUP * p.columns + row) * GROUP
+        line = first + place + inside % GROUP
         value = read(i)
+        if self.windows is not None and self.windows.is_odd:
+            half = type(value)(0.5) * value
+            value = m.select(self.windows.is_twice(inside // GROUP), half, value)
 
         def put(plane: int, one: Any) -> None:
-            where = packed.iterator + (Int64(line) + plane * p.columns * DEPTH)
+            where = packed.iterator + (line + plane * plane_size)
             cute.make_tensor(where, cute.make_layout((1,)))[0] = one.to(self.kind)
 
         def write() -> None:
@@ -160,7 +171,18 @@ class Prepare:
             if p.planes == 2:
                 put(1, left)
 
-        when(k < s.steps * DEPTH, write)
+        when(k < p.steps * self.depth, write)
+
+    def _place(self, k: Any) -> tuple[Any, Any]:
+        """(channel, the tap along each dimension) of a place in K; the channel may lie behind the last."""
+        s, w = self.shape, self.windows
+        if w is None:
+            channel, number = s.place(k)
+            return channel, s.tap(number)
+        channel, number = w.place(k)
+        order = s.tap(cutlass.min(number, Int32(s.all_taps - 1)))
+        taps = tuple(t if e > 0 else n - 1 - t for t, n, e in zip(order, s.taps, s.step, strict=True))
+        return channel, taps
 
     def _split(self, x: Any, y: Any) -> tuple[Any, Any]:
         """hi and lo of a weight; y is x, scaled. hi is never zero but where x is; what is not finite is lo, where there

@@ -51,6 +51,19 @@ def split_pair(low: Any, high: Any) -> tuple[Any, Any]:
     return hi, lo
 
 
+def planes_of(values: Sequence[Any], scale: Any, planes: int) -> list[list[Any]]:
+    """A group's words, of each plane: those that were read, or, with a `scale`, fp32 numbers scaled and rounded, or
+    split."""
+    if scale is None:
+        return [list(values)]
+    scaled = [value * scale for value in values]
+    pairs = list(zip(scaled[::2], scaled[1::2], strict=True))
+    if planes == 1:
+        return [[rounded_pair(*pair) for pair in pairs]]
+    split = [split_pair(*pair) for pair in pairs]
+    return [[hi for hi, _ in split], [lo for _, lo in split]]
+
+
 def write_chunk(address: Any, words: Sequence[Any]) -> None:
     """16 bytes to shared memory."""
     text = "st.shared.v4.b32 [{$r0}], {{$r1}, {$r2}, {$r3}, {$r4}};"

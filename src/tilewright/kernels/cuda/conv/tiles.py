@@ -1,42 +1,49 @@
-"""A setting of the kernel's knobs, and what it takes of shared memory and registers: plain numbers, no CUDA."""
+"""A setting of the kernels' knobs, and what it takes of shared memory and registers: plain numbers, no CUDA."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from .shape import DEPTH, ConvShape
+from .shape import ATOM, DEPTH, GROUP, ConvShape
+from .windows import Windows
 
 KNOBS: dict[str, tuple[Any, ...]] = {
-    "pixels": (128, 256), "columns": (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256),
+    "kernel": ("gather", "window"), "pixels": (128, 256, 512),
+    "columns": (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256),
     "producers": (128, 256), "stages": ("auto", 2, 3, 4, 5, 6), "precision": ("plain", "fp16x3", "tf32"),
     "weights": ("auto", "streamed"),
 }  # fmt: skip
-DEFAULTS: dict[str, Any] = {"pixels": 128, "columns": 0, "producers": 256, "stages": "auto", "precision": "plain",
-                            "weights": "auto"}  # fmt: skip
+DEFAULTS: dict[str, Any] = {"kernel": "gather", "pixels": 128, "columns": 0, "producers": 256, "stages": "auto",
+                            "precision": "plain", "weights": "auto"}  # fmt: skip
 SHARED_BYTES = 227 * 1024
 RESERVED_BYTES = 2048
 MOST_STAGES = 6
 LEAST_STAGES = 2
-RESIDENT_STAGES = 3  # with fewer beside resident weights they are streamed
 CONSUMERS = 256  # threads that multiply: two warpgroups
 _MOST_COLUMNS = 256
 _MOST_BESIDE_MANY = 192  # columns where 256 threads gather: ptxas gives a wgmma no more registers
 _MOST_SUMS = 128  # fp32 sums of a thread
+_MOST_APART = 1 << 14  # CHUNKs between the halves of an ATOM, in a descriptor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvPoint:
     """`pixels` x `columns` of the output a tile; `producers` threads gather; `planes`: fp16 hi, and lo of fp16x3;
-    `resident`: weights stay in shared memory. Raises ValueError where it does not fit."""
+    `resident`: weights stay in shared memory. `pixel_bytes` and `weight_bytes` are a stage's, `steps` a tile's, `tiles`
+    those of a group's columns."""
 
+    kernel: str
     pixels: int
     columns: int
     producers: int
-    stages: int
     precision: str
-    resident: bool
-    tiles: int  # of columns, in a group
+    tiles: int
+    steps: int
+    pixel_bytes: int
+    weight_bytes: int
+    stages: int = 0
+    resident: bool = False
 
     @property
     def planes(self) -> int:
@@ -57,14 +64,8 @@ class ConvPoint:
         return (88, 168) if self.producers == 256 else (96, 208)
 
     @property
-    def pixel_bytes(self) -> int:
-        """Of a stage."""
-        return self.pixels * DEPTH * 2 * self.planes
-
-    @property
-    def weight_bytes(self) -> int:
-        """The same."""
-        return self.columns * DEPTH * 2 * self.planes
+    def staged_bytes(self) -> int:
+        return self.stages * self.pixel_bytes + (self.steps if self.resident else self.stages) * self.weight_bytes
 
 
 def make_point(shape: ConvShape, knobs: dict[str, Any]) -> ConvPoint:
@@ -72,25 +73,46 @@ def make_point(shape: ConvShape, knobs: dict[str, Any]) -> ConvPoint:
     for name, value in knobs.items():
         if name not in KNOBS or value not in KNOBS[name]:
             raise ValueError(f"knob {name!r} can't be {value!r}; legal are {KNOBS.get(name, 'no values')}")
-    columns = knobs["columns"] or min(-(-shape.columns // 8) * 8, _MOST_COLUMNS if knobs["pixels"] == 128 else 128)
-    precision, pixels, producers = knobs["precision"], knobs["pixels"], knobs["producers"]
-    if pixels > producers:
-        raise ValueError("a thread gathers for one pixel at most")
-    sums = pixels // 128 * columns // 2 + (columns // 2 if precision == "fp16x3" else 0)
-    if columns > _MOST_BESIDE_MANY and producers > 128:
-        raise ValueError(f"{columns} columns in one wgmma need the registers of 128 threads less")
+    made = _sizes(shape, knobs)
+    parts = made.pixels // 128
+    sums = parts * made.columns // 2 + (made.columns // 2 if made.precision == "fp16x3" else 0)
+    if made.columns > _MOST_BESIDE_MANY and made.producers > 128:
+        raise ValueError(f"{made.columns} columns in one wgmma need the registers of 128 threads less")
     if sums > _MOST_SUMS:
-        raise ValueError(f"{pixels} x {columns} does not fit the registers of two warpgroups")
-    tiles = -(-shape.columns // columns)
-    made = ConvPoint(pixels=pixels, columns=columns, producers=producers, stages=MOST_STAGES, precision=precision,
-                     resident=False, tiles=tiles)  # fmt: skip
+        raise ValueError(f"{made.pixels} x {made.columns} does not fit the registers of two warpgroups")
     room = SHARED_BYTES - RESERVED_BYTES
-    whole = made.weight_bytes * shape.steps
-    resident = knobs["weights"] == "auto" and tiles * shape.groups == 1
-    resident = resident and (room - whole) // made.pixel_bytes >= RESIDENT_STAGES
-    fitting = (room - whole) // made.pixel_bytes if resident else room // (made.pixel_bytes + made.weight_bytes)
+    left = room - made.weight_bytes * made.steps
+    alone = knobs["weights"] == "auto" and made.tiles * shape.groups == 1
+    resident = alone and left // made.pixel_bytes >= min(made.steps + 1, 3)
+    fitting = left // made.pixel_bytes if resident else room // (made.pixel_bytes + made.weight_bytes)
     stages = min(fitting, MOST_STAGES) if knobs["stages"] == "auto" else knobs["stages"]
     if not LEAST_STAGES <= stages <= fitting:
         raise ValueError(f"{stages} stages of {made.pixel_bytes + made.weight_bytes} bytes don't fit")
-    return ConvPoint(pixels=pixels, columns=columns, producers=producers, stages=stages, precision=precision,
-                     resident=resident, tiles=tiles)  # fmt: skip
+    return replace(made, stages=stages, resident=resident)
+
+
+def _sizes(shape: ConvShape, knobs: dict[str, Any]) -> ConvPoint:
+    """The setting without its stages."""
+    kernel, pixels, producers = knobs["kernel"], knobs["pixels"], knobs["producers"]
+    planes = 2 if knobs["precision"] == "fp16x3" else 1
+    whole = -(-shape.columns // 8) * 8
+    columns = knobs["columns"] or min(whole, _MOST_COLUMNS * 128 // pixels)
+    named = {name: knobs[name] for name in ("kernel", "pixels", "producers", "precision")}
+    tiles = -(-shape.columns // columns)
+    if kernel == "gather":
+        if pixels > producers:
+            raise ValueError("a thread gathers for one pixel at most")
+        return ConvPoint(
+            **named, columns=columns, tiles=tiles, steps=shape.steps, pixel_bytes=pixels * DEPTH * 2 * planes,
+            weight_bytes=columns * DEPTH * 2 * planes,
+        )  # fmt: skip
+    if shape.stride != (1, 1, 1):
+        raise ValueError("windows overlap where the stride is 1")
+    windows = Windows(shape=shape, pixels=pixels)
+    if windows.held >= _MOST_APART:
+        raise ValueError("windows too far apart")
+    return ConvPoint(
+        **named, columns=columns, tiles=tiles, steps=windows.steps,
+        pixel_bytes=windows.groups * windows.held * GROUP * 2 * planes,
+        weight_bytes=windows.atoms * ATOM * columns * 2 * planes,
+    )  # fmt: skip
