@@ -138,7 +138,7 @@ def test_windows_in_a_stage_times_the_weights_in_their_order_are_the_convolution
             threads = [kernel._state(start, None, (first, group), thread) for thread in range(point.producers)]
             for step in range(windows.steps):
                 for one in (one for state in threads for one in state if one[0] < windows.held):
-                    kernel._place(0, one, step)
+                    kernel._write(0, one, kernel._read(one, step))
                 halves = [place for number in range(windows.atoms) for place in windows.atom(number)]
                 rows = np.concatenate([stage[place : place + point.pixels] for place in halves], 1)
                 sums += rows @ matrix[:, step * rows.shape[1] : (step + 1) * rows.shape[1]].T

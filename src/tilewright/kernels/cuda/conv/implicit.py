@@ -81,35 +81,37 @@ class ImplicitConv(ConvKernel):
         """Gather a step of K for this thread's pixel; a step of a constant number, or the `last`, may be short."""
         p, s = self.point, self.shape
         row, part, pixel, scale = state
-        stage, phase = self._stage(turn)
-        cute.arch.mbarrier_wait(barriers + (p.stages + stage), phase ^ 1)
+        stage, _ = self._stage(turn)
         short = last or (isinstance(step, int) and step == s.steps - 1)
         groups = (s.tail if short and s.tail else DEPTH // ATOM) * (ATOM // GROUP)
         line = Int32(s_a.iterator.toint()) + stage * p.pixel_bytes + row * LINE
         parts = p.producers // p.pixels
         each = groups // parts
-        write = partial(self._write, (line, row % 8), scale)
+        write, ready = partial(self._write, (line, row % 8), scale), partial(self._await_free, barriers, turn)
         first = step * (DEPTH // GROUP)
         if s.natural:
             for number in range(parts):
                 mine = range(number * each, (number + 1) * each)
-                body = partial(self._gather, mine, lambda q: self.gather.natural(first + q, pixel), write)
+                body = partial(self._gather, mine, lambda q: self.gather.natural(first + q, pixel), write, ready)
                 body() if parts == 1 else when(part == number, body)
         else:
             begin = part * each if parts > 1 else 0
             self._gather(
                 range(each), lambda q: self.gather.blocked(first + begin + q, pixel),
-                lambda q, values: write(begin + q, values),
+                lambda q, values: write(begin + q, values), ready,
             )  # fmt: skip
         cute.arch.fence_view_async_shared()
         cute.arch.sync_warp()
         self._arrive(barriers + stage)
 
     @staticmethod
-    def _gather(groups: range, read: Any, write: Any) -> None:
+    def _gather(groups: range, read: Any, write: Any, ready: Any) -> None:
+        """Some groups are asked for before the stage is `ready`, and written then."""
         for first in range(0, len(groups), AT_ONCE):
             some = groups[first : first + AT_ONCE]
             found = [read(q) for q in some]
+            if first == 0:
+                ready()
             for q, values in zip(some, found, strict=True):
                 write(q, values)
 

@@ -144,6 +144,11 @@ class ConvKernel:
         """The stage of a step that is number `turn` of the CTA's, and how often it has gone round, modulo 2."""
         return turn % self.point.stages, turn // self.point.stages % 2
 
+    def _await_free(self, barriers: Any, turn: Any) -> None:
+        """The stage of this step may be written."""
+        stage, phase = self._stage(turn)
+        cute.arch.mbarrier_wait(barriers + (self.point.stages + stage), phase ^ 1)
+
     def _free(self, barriers: Any, turn: Any) -> None:
         """A warp that multiplies is through with a stage."""
         self._arrive(barriers + (self.point.stages + self._stage(turn)[0]))
@@ -169,10 +174,10 @@ class ConvKernel:
         p = self.point
         if p.resident:
             return
-        stage, phase = self._stage(turn)
+        stage, _ = self._stage(turn)
 
         def fetch() -> None:
-            cute.arch.mbarrier_wait(barriers + (p.stages + stage), phase ^ 1)
+            self._await_free(barriers, turn)
             cute.arch.mbarrier_arrive_and_expect_tx(barriers + stage, p.weight_bytes)
             self._copy(packed, s_b, (tile * self.steps + step, stage), barriers + stage)
 

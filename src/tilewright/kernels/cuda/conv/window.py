@@ -30,6 +30,7 @@ from .shape import ATOM, GROUP
 from .windows import Windows
 
 CHUNK = 16  # bytes
+AT_ONCE = 2  # places that a thread reads before it writes them
 
 
 class WindowConv(ConvKernel):
@@ -114,19 +115,23 @@ class WindowConv(ConvKernel):
     def _fill(self, barriers: Any, s_a: Any, state: list[tuple[Any, ...]], step: Any, turn: Any) -> None:
         """A block of channels at this thread's places."""
         p, w = self.point, self.windows
-        stage, phase = self._stage(turn)
-        cute.arch.mbarrier_wait(barriers + (p.stages + stage), phase ^ 1)
+        stage, _ = self._stage(turn)
         base = Int32(s_a.iterator.toint()) + stage * p.pixel_bytes
-        for first, one in zip(range(0, w.held, p.producers), state, strict=True):
-            body = partial(self._place, base, one, step)
-            body() if first + p.producers <= w.held else when(one[0] < w.held, body)
+        for first in range(0, len(state), AT_ONCE):
+            some = state[first : first + AT_ONCE]
+            found = [self._read(one, step) for one in some]
+            if first == 0:
+                self._await_free(barriers, turn)
+            for number, (one, read) in enumerate(zip(some, found, strict=True), first + 1):
+                body = partial(self._write, base, one, read)
+                body() if number * p.producers <= w.held else when(one[0] < w.held, body)
         cute.arch.fence_view_async_shared()
         cute.arch.sync_warp()
         self._arrive(barriers + stage)
 
-    def _place(self, base: Any, one: tuple[Any, ...], step: Any) -> None:
+    def _read(self, one: tuple[Any, ...], step: Any) -> list[list[Any]]:
         """All groups of a stage at one place."""
-        p, w, (number, address, test, scale) = self.point, self.windows, one
+        w, (_, address, test, _) = self.windows, one
         odd = self.shape.channels % (w.groups * GROUP) > 0
         read = []
         for group in range(w.groups):
@@ -134,6 +139,10 @@ class WindowConv(ConvKernel):
             there = address + Int64(channel) * (self.walk[2] * self.item)
             left = self.shape.channels - channel if odd else None
             read.append(read_channels(self.item, there, self.walk[2], left, test))
+        return read
+
+    def _write(self, base: Any, one: tuple[Any, ...], read: list[list[Any]]) -> None:
+        p, w, (number, _, _, scale) = self.point, self.windows, one
         for group, values in enumerate(read):
             for plane, words in enumerate(planes_of(values, scale, p.planes)):
                 write_chunk(base + ((plane * w.groups + group) * w.held + number) * CHUNK, words)
