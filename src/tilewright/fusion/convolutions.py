@@ -90,21 +90,20 @@ def convolution(flow: Flow, node: Node) -> Convolved | None:
     made = _read(flow, node, call)
     if made is None or made.x.dtype != node.dtype or made.weight.dtype != node.dtype:
         return None
-    if made.transposed and any(step != 1 for step in made.stride):
-        return None
-    return made if len(made.x.shape) == len(node.shape) else None
+    return None if made.transposed and any(step != 1 for step in made.stride) else made
 
 
 def _read(flow: Flow, node: Node, call: Call) -> Convolved | None:
     """What the arguments say."""
-    transposed, general = _NAMES[call.target], call.target == "aten.convolution.default"
+    general = call.target == "aten.convolution.default"
+    transposed: Template = _NAMES[call.target]
     defaults: list[Template] = [None, None, None, 1, 0, *((0, 1, 1) if transposed else (1, 1))]
     if general:
         defaults = [None, None, None, 1, 0, 1, False, 0, 1]
     args = [*call.args, *defaults[len(call.args) :]]
     nodes = [flow.nodes[a.name] if isinstance(a, Ref) else None for a in args[:3]]
     x, weight, bias = nodes
-    if x is None or weight is None:
+    if x is None or weight is None or not len(x.shape) == len(weight.shape) == len(node.shape):
         return None
     if general:
         _, _, _, stride, padding, dilation, transposed, _, groups = args
@@ -136,7 +135,7 @@ def _numbers(value: Template, rank: int) -> tuple[int, ...] | None:
 
 
 def contraction_of(whole: Convolved, x: Operand, weight: Operand) -> Contraction:
-    """over the domain."""
+    """Over the domain."""
     at, rank, out = len(whole.outer), len(whole.domain), len(whole.out)
     own = [Position(steps=((d, 1),)) for d in range(at)]
     channel, taps = Position(steps=((rank, 1),)), [Position(steps=((rank + 1 + d, 1),)) for d in range(out)]

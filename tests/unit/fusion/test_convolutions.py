@@ -85,6 +85,8 @@ def test_a_value_that_two_read_is_written_by_itself() -> None:
 def test_strided_transposed_and_channels_last_ones_stay_torchs() -> None:
     matched = fused(lambda x, w: F.conv_transpose2d(x, w, stride=2), X, rand(8, 6, 3, 3))
     assert not matched.patterns and matched.unmatched == ("aten.conv_transpose2d.input: no skeleton",)
+    matched = fused(lambda x, w: F.conv2d(x, w), X[0], W)  # without a batch
+    assert not matched.patterns and matched.unmatched == ("aten.conv2d.default: no skeleton",)
     lying = X.to(memory_format=torch.channels_last)
     matched = fused(lambda x, w: F.conv2d(x, w), lying, W)
     assert not matched.patterns and "its result lies in another order" in matched.unmatched[0]

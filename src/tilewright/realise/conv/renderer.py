@@ -127,7 +127,7 @@ def shape_of(program: Program) -> tuple[ConvShape, bool] | None:
 
     def three(values: object, fill: int) -> tuple[int, int, int]:
         found = (*(fill for _ in range(3 - spatial)), *values)  # type: ignore[misc]
-        return found  # type: ignore[return-value]
+        return found
 
     shape = ConvShape(
         batch=program.domain[0], groups=program.domain[1] if grouped == 2 else 1, channels=item.over[0],

@@ -74,7 +74,7 @@ class ConvEpilogue:
         """Read what these elements need, then write them."""
         group, column = channel
         offsets = [q * 8 + e for q, e in numbers]
-        wanted = [i for i, name in enumerate(self.names) if name in reads(self.function)] if self.function else []
+        wanted = [i for i, name in enumerate(self.names) if name in reads(self.function)]
         read = {i: [self._there(operands[i], starts[1 + i], self.walks[i][2], c)[0] for c in offsets] for i in wanted}
         factors = [None] * len(numbers)
         if scales[0] is not None:

@@ -26,12 +26,14 @@ from ..common.math import ELEMENT_TYPES
 from ..common.spec import ArraySpec, Function
 from ..common.views import ITEM_BYTES
 from ..gemm.host import entries
-from ..gemm.host.kernels import Epilogue, KernelStore, Launch
+from ..gemm.host.compiling import Launch
+from ..gemm.host.kernels import Epilogue, KernelStore
 from ..gemm.host.launch import processors_of
 from ..gemm.host.recorded import RecordedLaunch, Results, is_aligned, run_on
 from ..rows.plan import Gpu
 from .epilogue import ConvEpilogue
 from .implicit import ImplicitConv
+from .kernel import ConvKernel
 from .prepare import QUAD, Prepare
 from .shape import ConvShape
 from .tiles import DEFAULTS, ConvPoint, make_point
@@ -197,7 +199,7 @@ class _Launched:
             walks=walks,
         )  # fmt: skip
         of_x = spec.walk(x, spec.x.shape)
-        kind = WindowConv if point.kernel == "window" else ImplicitConv
+        kind: type[ConvKernel] = WindowConv if point.kernel == "window" else ImplicitConv
         self.conv = kind(shape, point, finish, dtype=dtype, walk=of_x)
         sample = prod(spec.x.shape[1:])
         self.prepare = Prepare(shape, point, dtype=dtype, walk=spec.weight_walk(w), sample=sample, apart=of_x[0])

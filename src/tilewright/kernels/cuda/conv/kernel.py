@@ -15,6 +15,7 @@ its output channel, and the sum is scaled back; so fp16 reaches to 2^-39 of the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -130,6 +131,16 @@ class ConvKernel:
                 self._finish(sums, work, group, (highest, factors), outs, operands)
                 turn += self.steps
                 work += stride
+
+    # ---- what a kind of kernel does in its own way
+
+    _layouts: Callable[..., list[Any]]  # of the stages of rows, and of the weights that are held
+    _memory: Callable[..., tuple[Any, Any]]  # both in shared memory
+    _fragments: Callable[..., tuple[Any, Any]]  # as wgmma reads both
+    _state: Callable[..., Any]  # of a thread that gathers, in a tile
+    _fill: Callable[..., None]  # gathers a step's part of it
+    _chain: Callable[..., None]  # the wgmma of a step for a part of the rows
+    _output: Callable[..., tuple[Any, Any]]  # the pixel of a row, and whether it is an output's
 
     # ---- barriers
 

@@ -1,12 +1,12 @@
 """Where a convolution of stride 1 finds its windows in shared memory, and its order along K: plain numbers, no CUDA.
 
-    grid        the places (n, u) of x, u = o + e(t) in each spatial dimension, padding among them; e(t) = t |step|, of
-                steps below 0 (taps - 1 - t) |step|; flattened, so that the window of a tap lies at a constant distance,
-                its shift; rows of the product are places of the grid; those that are no output's are not written
-    segment     what `pixels` neighbours need of one line of taps, or of one plane of them: SIZE places
-    line of K   a stage has a block of channels and all taps: ATOMs (tap, 16 channels); of up to 8 channels (two taps
-                with neighbouring shifts, 8 channels), and of an odd number of taps the last one twice, with half its
-                weights
+grid        the places (n, u) of x, u = o + e(t) in each spatial dimension, padding among them; e(t) = t |step|, of
+            steps below 0 (taps - 1 - t) |step|; flattened, so that the window of a tap lies at a constant distance,
+            its shift; rows of the product are places of the grid; those that are no output's are not written
+segment     what `pixels` neighbours need of one line of taps, or of one plane of them: SIZE places
+line of K   a stage has a block of channels and all taps: ATOMs (tap, 16 channels); of up to 8 channels (two taps
+            with neighbouring shifts, 8 channels), and of an odd number of taps the last one twice, with half its
+            weights
 """
 
 from __future__ import annotations
