@@ -76,7 +76,7 @@ class ConvEpilogue:
         offsets = [q * 8 + e for q, e in numbers]
         wanted = [i for i, name in enumerate(self.names) if name in reads(self.function)]
         read = {i: [self._there(operands[i], starts[1 + i], self.walks[i][2], c)[0] for c in offsets] for i in wanted}
-        factors = [None] * len(numbers)
+        factors: list[Any] = [None] * len(numbers)
         if scales[0] is not None:
             first = Int64(group * self.shape.columns + column)
             factors = [self._there(scales[1], first, 1, c)[0] * scales[0] for c in offsets]

@@ -22,7 +22,7 @@ from cutlass.utils import hopper_helpers
 from ..common.control import when
 from ..gemm.epilogue.epilogue import power_of_two
 from .gather import Gather
-from .kernel import ConvKernel, scale_exponent
+from .kernel import ConvKernel, arrive, scale_exponent
 from .ptx import planes_of, write_chunk
 from .shape import ATOM, DEPTH, GROUP
 
@@ -102,7 +102,7 @@ class ImplicitConv(ConvKernel):
             )  # fmt: skip
         cute.arch.fence_view_async_shared()
         cute.arch.sync_warp()
-        self._arrive(barriers + stage)
+        arrive(barriers + stage)
 
     @staticmethod
     def _gather(groups: range, read: Any, write: Any, ready: Any) -> None:
@@ -123,11 +123,10 @@ class ImplicitConv(ConvKernel):
             write_chunk(address + plane * self.point.pixels * LINE, words)
 
     def _chain(
-        self, mma: Any, fragments: tuple[Any, Any], _group: Any, total: Any, part: int, stage: Any, step: Any, *,
-        onto: bool, last: bool,
+        self, given: tuple[Any, Any, Any], total: Any, at: tuple[int, Any, Any], *, onto: bool, last: bool
     ) -> None:  # fmt: skip
-        """The wgmma of a step for a part, the small products first."""
-        p, (r_a, r_b) = self.point, fragments
+        """The wgmma `at` (part of the rows, stage, step), the small products first."""
+        p, (mma, (r_a, r_b), _), (part, stage, step) = self.point, given, at
         slots = stage * p.planes, (step if p.resident else stage) * p.planes
         atom = cute.make_mma_atom(mma.op)
         atom.set(warpgroup.Field.ACCUMULATE, onto)

@@ -42,6 +42,11 @@ def scale_exponent(bits: Any) -> Any:
     return cutlass.max(cutlass.min(exponent_of(bits), Int32(_LARGEST_SHIFT)), Int32(-_LARGEST_SHIFT))
 
 
+def arrive(barrier: Any) -> None:
+    """One of a warp, for all of it."""
+    when(cute.arch.lane_idx() == 0, lambda: cute.arch.mbarrier_arrive(barrier))
+
+
 class ConvKernel:
     """A ConvShape at a ConvPoint for inputs of one type, ready to be traced. `walk`: the strides of x along (sample,
     group, channel, three spatial dimensions)."""
@@ -113,7 +118,7 @@ class ConvKernel:
             sum_layout = cute.make_layout(((2, 2, p.columns // 8), 1, 1))
             sums = [cute.make_rmem_tensor(sum_layout, Float32) for _ in range(p.parts)]
             wave = cute.make_rmem_tensor(sum_layout, Float32)
-            multiply = partial(self._multiply, partial(self._chain, mma, fragments, group), barriers, sums, wave)
+            multiply = partial(self._multiply, partial(self._chain, (mma, fragments, group)), barriers, sums, wave)
             if cutlass.const_expr(p.resident):
                 cute.arch.mbarrier_wait(barriers + 2 * p.stages, 0)
             work = first
@@ -162,12 +167,7 @@ class ConvKernel:
 
     def _free(self, barriers: Any, turn: Any) -> None:
         """A warp that multiplies is through with a stage."""
-        self._arrive(barriers + (self.point.stages + self._stage(turn)[0]))
-
-    @staticmethod
-    def _arrive(barrier: Any) -> None:
-        """One of a warp, for all of it."""
-        when(cute.arch.lane_idx() == 0, lambda: cute.arch.mbarrier_arrive(barrier))
+        arrive(barriers + (self.point.stages + self._stage(turn)[0]))
 
     # ---- weights
 
@@ -212,14 +212,14 @@ class ConvKernel:
         if p.planes == 1:
             warpgroup.fence()
             for part, total in enumerate(sums):
-                chain(total, part, stage, step, onto=True, last=last)
+                chain(total, (part, stage, step), onto=True, last=last)
             warpgroup.commit_group()
             warpgroup.wait_group(1)
             when(Int32(step) > 0, partial(self._free, barriers, turn - 1))
             return
         for part, total in enumerate(sums):
             warpgroup.fence()
-            chain(wave, part, stage, step, onto=False, last=last)
+            chain(wave, (part, stage, step), onto=False, last=last)
             warpgroup.commit_group()
             warpgroup.wait_group(0)
             promote(total, wave)

@@ -24,7 +24,7 @@ from ..common.control import when
 from ..common.math import both
 from ..gemm.epilogue.epilogue import power_of_two
 from .gather import read_channels
-from .kernel import ConvKernel, scale_exponent
+from .kernel import ConvKernel, arrive, scale_exponent
 from .ptx import planes_of, write_chunk
 from .shape import ATOM, GROUP
 from .windows import Windows
@@ -127,7 +127,7 @@ class WindowConv(ConvKernel):
                 body() if number * p.producers <= w.held else when(one[0] < w.held, body)
         cute.arch.fence_view_async_shared()
         cute.arch.sync_warp()
-        self._arrive(barriers + stage)
+        arrive(barriers + stage)
 
     def _read(self, one: tuple[Any, ...], step: Any) -> list[list[Any]]:
         """All groups of a stage at one place."""
@@ -148,11 +148,10 @@ class WindowConv(ConvKernel):
                 write_chunk(base + ((plane * w.groups + group) * w.held + number) * CHUNK, words)
 
     def _chain(
-        self, mma: Any, fragments: tuple[Any, Any], group: Any, total: Any, part: int, stage: Any, step: Any, *,
-        onto: bool, last: bool,
+        self, given: tuple[Any, Any, Any], total: Any, at: tuple[int, Any, Any], *, onto: bool, last: bool
     ) -> None:  # fmt: skip
-        """The wgmma of a step for a part, the small products first."""
-        p, w, (of_a, r_b) = self.point, self.windows, fragments
+        """The wgmma `at` (part of the rows, stage, step), the small products first."""
+        p, w, (mma, (of_a, r_b), group), (part, stage, step) = self.point, self.windows, given, at
         atom = cute.make_mma_atom(mma.op)
         atom.set(warpgroup.Field.ACCUMULATE, onto)
         row = group * 64 + part * 128

@@ -21,11 +21,10 @@ LINE = 8  # rows of a matrix that wgmma reads as one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Windows:
-    """Of a ConvShape of stride 1, in tiles of so many `pixels`."""
+class Grid:
+    """Of a ConvShape of stride 1."""
 
     shape: ConvShape
-    pixels: int
 
     @property
     def grid(self) -> tuple[int, int, int]:
@@ -50,6 +49,13 @@ class Windows:
         """How far neighbours along each dimension are apart."""
         _, two, three = self.grid
         return two * three, three, 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segments(Grid):
+    """What tiles of so many `pixels` need of the grid."""
+
+    pixels: int
 
     @property
     def in_planes(self) -> bool:
@@ -98,7 +104,10 @@ class Windows:
             return one * self.size + two * abs(s.step[1]) * self.walk[1] + inner
         return (one * s.taps[1] + two) * self.size + inner
 
-    # ---- along K
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows(Segments):
+    """The same, and the order along K."""
 
     @property
     def paired(self) -> bool:
