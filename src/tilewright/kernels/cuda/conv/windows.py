@@ -21,7 +21,7 @@ LINE = 8  # rows of a matrix that wgmma reads as one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Grid:
+class ConvGrid:
     """Of a ConvShape of stride 1."""
 
     shape: ConvShape
@@ -52,7 +52,7 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Segments(Grid):
+class Segments(ConvGrid):
     """What tiles of so many `pixels` need of the grid."""
 
     pixels: int
