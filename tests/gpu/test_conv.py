@@ -3,6 +3,7 @@ dilations, groups, types and layouts."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fakes.fused import load_fused
+from fakes.judges import judge_on_gpu
 from fakes.modules import Applies
-from fakes.realisers import cuda
-from tilewright.facts.pattern import Pattern
+from fakes.realisers import H200, cuda
+from tilewright.edges.problems import read_problem
+from tilewright.facts.outcome import Timed
+from tilewright.facts.pattern import Choice, Pattern
+from tilewright.facts.run import Request
 from tilewright.facts.space import Point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.ir.program import Program
+from tilewright.realise.compose import compose
+from tilewright.run.matching import found_patterns
+from tilewright.run.optimize import optimize
+from tilewright.run.places import Places
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -232,3 +241,62 @@ def test_an_infinity_and_a_nan_reach_what_they_meet_alone(tmp_path: Path) -> Non
         truth = F.conv2d(x.double(), w.double(), padding=1)
         assert torch.equal(made.isnan(), truth.isnan()) and torch.equal(made.isinf(), truth.isinf())
         assert torch.equal(made[made.isinf()].double(), truth[truth.isinf()])
+
+
+PROBLEM = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(CHANNELS, 64, 3)
+        self.bias = nn.Parameter(torch.randn(64, 1, 1))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.conv(x)) + self.bias
+
+
+def get_inputs():
+    return [torch.rand(32, CHANNELS, 96, 96)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize(("channels", "precision"), [(8, "fp16x3"), (64, "tf32")])
+def test_the_judge_takes_a_convolution_of_each_kernel(tmp_path: Path, channels: int, precision: str) -> None:
+    """In a candidate's own process, over all families of inputs; nothing falls back to torch."""
+    with judge_on_gpu(PROBLEM.replace("CHANNELS", str(channels)), tmp_path) as judge:
+        cases = judge.open()
+        matched = found_patterns(cases, H200)
+        (found,) = [p for p in matched[0].patterns if p.kind == "convolution"]
+        source = (tmp_path / "problem.py").read_text()
+        for kernel in ("gather", "window"):
+            named = {"kernel": kernel, "precision": precision}
+            settings = next(p for p in found.space.points if named.items() <= dict(p).items())
+            recipe = (Choice(pattern=found.id, point=settings),)
+            timed = judge.evaluate(compose(source, cases, matched, recipe, device=H200))
+            assert isinstance(timed, Timed), timed
+            assert timed.checked.own_share is not None and timed.checked.own_share > 0.95
+            print(channels, kernel, precision, timed.ratio("eager"), file=sys.stderr)
+
+
+def test_optimize_makes_a_convolution_and_what_follows_one_kernel_and_it_wins(tmp_path: Path) -> None:
+    path = tmp_path / "problem.py"
+    path.write_text(PROBLEM.replace("CHANNELS", "8"))
+    said: list[str] = []
+    places = Places(out=tmp_path / "run", cache=tmp_path / "cache")
+    problem = read_problem(path, target="cuda")
+    asked = Request(run="r", problem=problem, strategy="catalog", budget_s=240.0, seed=0)
+    done = optimize(asked, places=places, say=said.append)
+    told = "\n".join(said)
+    assert done.stop.best is not None, told
+    kinds = {p.id: p.kind for p in done.context.matched[0].patterns}
+    assert [kinds[c.pattern] for c in done.stop.best] == ["convolution"], told
+    judged = [e.outcome for e in done.events if isinstance(e.outcome, Timed)]
+    ratio = judged[0].ratio("eager")
+    assert ratio is not None and ratio.low > 1.5, f"{ratio}\n{told}"
