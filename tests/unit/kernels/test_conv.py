@@ -244,3 +244,12 @@ def test_a_tile_that_is_resident_leaves_room_for_stages() -> None:
     assert made.resident and made.stages == 5
     assert not make_point(shape, DEFAULTS | {"precision": "tf32", "weights": "streamed"}).resident
     assert not make_point(shape_of((16, 256, 40, 40), (128, 256, 3, 3)), DEFAULTS | {"precision": "tf32"}).resident
+
+
+@pytest.mark.parametrize("producers", [128, 256])
+def test_registers_that_are_asked_for_are_those_that_others_give_back(producers: int) -> None:
+    """Else the last warpgroup waits for ever."""
+    made = make_point(shape_of((16, 64, 40, 40), (128, 64, 3, 3)), DEFAULTS | {"producers": producers})
+    at_start = 65536 // made.threads // 8 * 8
+    fewer, more = made.registers
+    assert producers * fewer + (made.threads - producers) * more == at_start * made.threads

@@ -15,10 +15,11 @@ from fakes.modules import Applies
 from fakes.realisers import H200, cuda
 from tilewright.facts.devices import DEVICES
 from tilewright.facts.pattern import Pattern
+from tilewright.facts.space import Space, point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.kernels.cuda.conv.tiles import make_point
-from tilewright.realise.conv.points import work_ns
+from tilewright.realise.conv.points import ranked_points, work_ns
 from tilewright.realise.conv.renderer import fits, shape_of, space
 from tilewright.realise.realiser import Fit, Refused
 
@@ -30,7 +31,7 @@ def rand(*shape: int) -> Tensor:
 def convolved(function: Any, *args: Tensor) -> Pattern:
     """The convolution of a function, whether a realiser takes it or not."""
     graph = trace(Applies(function), args, {})
-    matched = match(graph, unsupported=lambda program: None, space=lambda p: cuda.space(p), tiny_bytes=0)
+    matched = match(graph, unsupported=lambda p: None, space=lambda p: Space(knobs=(), points=((),)), tiny_bytes=0)
     return next(p for p in matched.patterns if p.kind == "convolution")
 
 
@@ -75,20 +76,32 @@ def test_it_needs_wgmma_and_leaves_products_of_matrices_alone() -> None:
     assert isinstance(found, Refused) and found.foreign and product.kind == "product"
 
 
-def test_points_fit_and_come_in_the_order_of_the_model() -> None:
-    for function, args, first in (
-        (F.conv2d, (X, W), "tf32"),
-        (F.conv2d, (rand(8, 8, 40, 40), rand(64, 8, 3, 3)), "fp16x3"),
-    ):
-        program = convolved(function, *args).program
-        read = shape_of(program)
-        assert read is not None
-        points = space(program, read[0], H200).points
-        assert dict(points[0])["precision"] == first and {dict(p)["precision"] for p in points} == {"tf32", "fp16x3"}
-        assert all(cuda.space(program).holds(p) for p in points) and len(set(points)) == len(points)
-        times = [work_ns(program, read[0], make_point(read[0], dict(p)), H200) for p in points
-                 if dict(p)["precision"] == first]  # fmt: skip
-        assert times == sorted(times)
+@pytest.mark.parametrize(
+    ("args", "first"), [((X, W), "tf32"), ((rand(8, 8, 40, 40), rand(64, 8, 3, 3)), "fp16x3"),
+                        ((X.bfloat16(), W.bfloat16()), "plain")]
+)  # fmt: skip
+def test_points_fit_and_come_in_the_order_of_the_model(args: tuple[Tensor, Tensor], first: str) -> None:
+    program = convolved(F.conv2d, *args).program
+    read = shape_of(program)
+    assert read is not None
+    points = [dict(p) for p in ranked_points(program, read[0], H200)]
+    precisions = {"plain"} if first == "plain" else {"tf32", "fp16x3"}
+    assert points[0]["precision"] == first and {p["precision"] for p in points} == precisions
+    assert {(p["kernel"], p["precision"]) for p in points} == {(k, p) for k in ("gather", "window") for p in precisions}
+    assert all(space(program, read[0], H200).holds(point(**p)) for p in points)
+    assert len({str(p) for p in points}) == len(points)
+    times = [work_ns(program, read[0], make_point(read[0], p), H200) for p in points if p["precision"] == first]
+    assert times == sorted(times)
+
+
+def test_what_has_not_run_on_a_gpu_is_not_proposed() -> None:
+    program = convolved(F.conv2d, X, W).program
+    read = shape_of(program)
+    assert read is not None
+    points = [dict(p) for p in space(program, read[0], H200).points]
+    assert points and all((p["kernel"], p["precision"], p["producers"]) == ("gather", "tf32", 256) for p in points)
+    few = convolved(F.conv2d, rand(8, 8, 40, 40), rand(64, 8, 3, 3)).program
+    assert "not accurate enough" in str(fits(few, H200))
 
 
 def test_a_file_compiles_and_gives_meta_tensors_of_the_output(tmp_path: Path) -> None:
@@ -99,5 +112,5 @@ def test_a_file_compiles_and_gives_meta_tensors_of_the_output(tmp_path: Path) ->
     assert made.shape == (8, 128, 28, 27) and dict(pattern.space.points[0]) == module.KNOBS
     with pytest.raises(ValueError, match="wanted"):
         module._FUSED(operands[0][:4], *operands[1:])
-    for settings in pattern.space.points:
+    for settings in cuda.space(pattern.program).points:
         module.configure(**dict(settings))

@@ -16,7 +16,7 @@ from ..gemm.text import epilogue_of
 from ..realiser import Fit, Refused, carried, refused
 from ..rows.text import RUN_OP, Lines, safe_names, tensors
 from ..strength import reduced_in_strength
-from .points import ARCHITECTURE, space
+from .points import ARCHITECTURE, PROVEN, TF32_CHANNELS, space
 
 target: Target = "cuda"
 digest, writers = "convolutions", ("rows/text.py", "conv/points.py")
@@ -176,6 +176,8 @@ def _unsupported(program: Program, shape: ConvShape, device: Device) -> str | No
         return f"groups of {shape.channels} channels to {shape.columns}: bound by memory, and most of a tile is empty"
     if shape.flops // 2 < _LEAST_WORK:
         return "a convolution so small is all launch"
+    if x.dtype == "f32" and shape.channels < TF32_CHANNELS and not any(p == "fp16x3" for _, p in PROVEN):
+        return f"fewer than {TF32_CHANNELS} channels in fp32, for which one product of fp16 is not accurate enough"
     if shape.pixels >= 1 << 31:
         return "2^31 pixels and more"
     return None if space(program, shape, device).points else "no tile of it fits shared memory"

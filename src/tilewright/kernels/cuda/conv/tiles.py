@@ -60,8 +60,9 @@ class ConvPoint:
 
     @property
     def registers(self) -> tuple[int, int]:
-        """Of a thread that gathers, and of one that multiplies: 65,536 in all."""
-        return (88, 168) if self.producers == 256 else (96, 208)
+        """Of a thread that gathers, and of one that multiplies. Together they are what the CTA has when it starts, 128
+        a thread or, of 384, 168: a warpgroup that asks for more than others have given back waits for ever."""
+        return (88, 168) if self.producers == 256 else (104, 200)
 
     @property
     def staged_bytes(self) -> int:
