@@ -109,7 +109,7 @@ def test_a_file_compiles_and_gives_meta_tensors_of_the_output(tmp_path: Path) ->
     module = load_fused(pattern.program, tmp_path)
     operands = [torch.empty(o.shape, device="meta") for o in pattern.program.operands]
     (made,) = module._FUSED(*operands)
-    assert made.shape == (8, 128, 28, 27) and dict(pattern.space.points[0]) == module.KNOBS
+    assert made.shape == (8, 128, 28, 27) and dict(cuda.space(pattern.program).points[0]) == module.KNOBS
     with pytest.raises(ValueError, match="wanted"):
         module._FUSED(operands[0][:4], *operands[1:])
     for settings in cuda.space(pattern.program).points:
