@@ -171,6 +171,13 @@ CASES = (
     Case(x=(2, 16, 6, 11, 12), w=(16, 32, 3, 3, 3), transposed=True, more=more(groups=2)),
     Case(x=(16, 8, 20, 20), w=(8, 16, 3, 3), transposed=True),
     Case(x=(2, 64, 21, 23), w=(64, 64, 3, 3), transposed=True, dtype=WIDE, after="gelu"),
+    # transposed, strided: a phase for each remainder
+    Case(x=(4, 64, 21, 23), w=(64, 64, 3, 3), transposed=True, more=more(stride=2, padding=1)),
+    Case(x=(4, 64, 20, 22), w=(64, 64, 4, 4), transposed=True, more=more(stride=2, padding=1), after="relu"),
+    Case(x=(8, 32, 300), w=(32, 64, 3), transposed=True, more=more(stride=2, padding=1, output_padding=1)),
+    Case(x=(4, 32, 5, 9, 10), w=(32, 16, 3, 3, 3), transposed=True, more=more(stride=2), after="gelu"),
+    Case(x=(4, 32, 20, 22), w=(32, 16, 3, 5), transposed=True, more=more(stride=(2, 3), groups=2, dilation=(1, 2))),
+    Case(x=(4, 64, 20, 22), w=(64, 64, 3, 3), transposed=True, more=more(stride=2), dtype=WIDE, after="residual"),
     # layouts and values
     Case(x=(2, 64, 30, 29), w=(64, 64, 3, 3), layout="channels_last"),
     Case(x=(2, 8, 30, 29), w=(64, 8, 3, 3), layout="channels_last", dtype=HALF),

@@ -2,7 +2,7 @@
 epilogue, where that lies over the output as it is.
 
 The domain is (N, Co, *o), of groups (N, G, Co, *o); contracted are a group's channels and the taps. A transposed
-convolution of stride 1 goes through its taps backwards.
+convolution goes through its taps backwards, and reads x at a quotient by its stride, where that is whole.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.facts.pattern import Bind, Match
-from tilewright.ir.access import Access, Position
+from tilewright.ir.access import Access, Position, Quotient
 from tilewright.ir.graph import Call, Node, Ref, Struct, Template
 from tilewright.ir.program import Contraction, Operand, Output, Program, Statement
 
@@ -80,8 +80,7 @@ def convolutions(flow: Flow, regions: Sequence[Found], unsupported: Unsupported)
 
 
 def convolution(flow: Flow, node: Node) -> Convolved | None:
-    """The convolution that this result of a call is; None of another call, and of one that no Contraction here says:
-    transposed and strided, or empty."""
+    """The convolution that this result of a call is; None of another call, and of an empty one."""
     call = flow.calls.get(node.origin)
     if node.op != "call" or call is None or call.target not in _NAMES or call.results != (node.name,):
         return None
@@ -90,7 +89,7 @@ def convolution(flow: Flow, node: Node) -> Convolved | None:
     made = _read(flow, node, call)
     if made is None or made.x.dtype != node.dtype or made.weight.dtype != node.dtype:
         return None
-    return None if made.transposed and any(step != 1 for step in made.stride) else made
+    return made
 
 
 def _read(flow: Flow, node: Node, call: Call) -> Convolved | None:
@@ -139,12 +138,16 @@ def contraction_of(whole: Convolved, x: Operand, weight: Operand) -> Contraction
     at, rank, out = len(whole.outer), len(whole.domain), len(whole.out)
     own = [Position(steps=((d, 1),)) for d in range(at)]
     channel, taps = Position(steps=((rank, 1),)), [Position(steps=((rank + 1 + d, 1),)) for d in range(out)]
-    places = []
+    places: list[Position | Quotient] = []
     for d in range(out):
         step, start = whole.dilation[d], -whole.padding[d]
         if whole.transposed:
             step, start = -step, -start
-        places.append(Position(start=start, steps=((at + d, whole.stride[d]), (rank + 1 + d, step))))
+        along = at + d, 1 if whole.transposed else whole.stride[d]
+        place = Position(start=start, steps=(along, (rank + 1 + d, step)))
+        if whole.transposed and whole.stride[d] > 1:
+            place = Quotient(start=start, steps=place.steps, each=whole.stride[d], exact=True)
+        places.append(place)
     over = (weight.shape[at - 2 + (0 if whole.transposed else 1)], *weight.shape[at:])
     whole_domain = whole.domain + over
     padded = any(not p.surely_inside(size, whole_domain) for p, size in zip(places, whole.x.shape[2:], strict=True))

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
+from functools import partial
+from itertools import product
 from math import prod
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +17,12 @@ import torch.nn.functional as F
 
 from tilewright.kernels.cuda.common.cubin import taken
 from tilewright.kernels.cuda.common.spec import ArraySpec
-from tilewright.kernels.cuda.conv import gather, prepare, window
-from tilewright.kernels.cuda.conv.epilogue import ConvEpilogue
-from tilewright.kernels.cuda.conv.fused import ConvSpec, FusedConv
+from tilewright.kernels.cuda.conv import gather, window
+from tilewright.kernels.cuda.conv import prepare as preparing
+from tilewright.kernels.cuda.conv.fused import ConvSpec, FusedConv, _Launched
 from tilewright.kernels.cuda.conv.prepare import Prepare
-from tilewright.kernels.cuda.conv.shape import GROUP, ConvShape
-from tilewright.kernels.cuda.conv.tiles import DEFAULTS, make_point
+from tilewright.kernels.cuda.conv.shape import GROUP, ConvShape, Phase, phases
+from tilewright.kernels.cuda.conv.tiles import DEFAULTS, make_point, make_points
 
 
 def shape_of(
@@ -29,7 +32,7 @@ def shape_of(
     """Of a convolution of two dimensions, or three; the same along all of them."""
     rank, taps = len(x) - 2, w[2:]
     reach = [dilation * (t - 1) for t in taps]
-    out = [n + r - 2 * padding if transposed else (n + 2 * padding - r - 1) // stride + 1
+    out = [(n - 1) * stride + 1 + r - 2 * padding if transposed else (n + 2 * padding - r - 1) // stride + 1
            for n, r in zip(x[2:], reach, strict=True)]  # fmt: skip
 
     def three(values: Any, fill: int) -> Any:
@@ -38,7 +41,8 @@ def shape_of(
     sign = -1 if transposed else 1
     return ConvShape(
         batch=x[0], groups=groups, channels=x[1] // groups, columns=w[1] if transposed else w[0] // groups,
-        image=three(x[2:], 1), out=three(out, 1), taps=three(taps, 1), stride=three([stride] * rank, 1),
+        image=three(x[2:], 1), out=three(out, 1), taps=three(taps, 1),
+        stride=three([1 if transposed else stride] * rank, 1), spread=three([stride if transposed else 1] * rank, 1),
         start=three([-sign * padding] * rank, 0), step=three([sign * dilation] * rank, 1),
     )  # fmt: skip
 
@@ -53,6 +57,10 @@ SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
     ((1, 12, 4, 5, 6), (2, 12, 3, 3, 4), {"padding": 2}),
     ((1, 4, 6, 5), (4, 3, 3, 3), {"transposed": True, "padding": 1, "dilation": 2}),
     ((1, 64, 6, 5), (64, 3, 3, 3), {"transposed": True}),
+    ((2, 4, 6, 5), (4, 3, 3, 4), {"transposed": True, "padding": 1, "stride": 2}),
+    ((1, 64, 6, 5), (64, 3, 5, 4), {"transposed": True, "stride": 3}),
+    ((1, 20, 3, 4, 5), (20, 2, 3, 3, 3), {"transposed": True, "stride": 2, "padding": 1}),
+    ((1, 5, 7, 6), (5, 2, 4, 3), {"transposed": True, "stride": 2, "dilation": 3}),
 )
 
 
@@ -77,8 +85,8 @@ def plain_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "Int32", int)
         monkeypatch.setattr(module, "Int64", int)
         monkeypatch.setattr(module, "cutlass", SimpleNamespace(min=min))
-    monkeypatch.setattr(prepare, "cutlass", SimpleNamespace(min=min))
-    monkeypatch.setattr(prepare, "Int32", int)
+    monkeypatch.setattr(preparing, "cutlass", SimpleNamespace(min=min))
+    monkeypatch.setattr(preparing, "Int32", int)
     monkeypatch.setattr(gather, "read_group", read)
     monkeypatch.setattr(window, "both", lambda one, other: one and other)
 
@@ -94,25 +102,26 @@ def test_what_is_gathered_times_the_weights_in_their_order_is_the_convolution(
     x = memory[1000 : 1000 + prod(x_shape)].reshape(x_shape)
     x[...] = rng.standard_normal(x_shape)
     w = rng.standard_normal(w_shape).astype(np.float64)
-    spec = spec_of(shape, x_shape, w_shape, how)
-    walk = spec.walk(contiguous(spec.x.shape), spec.x.shape)
-    reader = gather.Gather(shape, walk, 4)
     start = SimpleNamespace(iterator=SimpleNamespace(toint=lambda: x.ctypes.data))
-    made = np.zeros((shape.batch, shape.groups, shape.columns, *shape.out))
-    for group in range(shape.groups):
-        matrix = packed(shape, spec, w, group, {"kernel": "gather"})
-        for number in range(shape.pixels):
-            at = reader.pixel(number)
-            pixel = (reader.origin(start, at, group), reader.bits(at))
-            read = reader.natural if shape.natural else reader.blocked
-            row = np.concatenate([read(q, pixel) for q in range(shape.depth // GROUP)])
-            made[at[0], group, :, at[1], at[2], at[3]] = matrix[:, : len(row)] @ row
+    made = np.full((shape.batch, shape.groups, shape.columns, *shape.out), np.nan)
+    for phase, prepare, kernel in parts_of(shape, spec_of(shape, x_shape, w_shape, how), "gather"):
+        reader, own = kernel.gather, phase.shape
+        for group in range(shape.groups):
+            matrix = packed(prepare, w, group)
+            for number in range(own.pixels):
+                at = reader.pixel(number)
+                pixel = (reader.origin(start, at, group), reader.bits(at))
+                read = reader.natural if own.natural else reader.blocked
+                row = np.concatenate([read(q, pixel) for q in range(own.depth // GROUP)])
+                made[at[0], group, :, *place_of(phase, shape, at)] = matrix[:, : len(row)] @ row
     truth = reference(x.astype(np.float64), w, how).reshape(-1)
     np.testing.assert_allclose(made.reshape(-1), truth, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.usefixtures("plain_numbers")
-@pytest.mark.parametrize(("x_shape", "w_shape", "how"), [c for c in SHAPES if c[2].get("stride", 1) == 1])
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "how"), [c for c in SHAPES if c[2].get("stride", 1) == 1 or "transposed" in c[2]]
+)
 def test_windows_in_a_stage_times_the_weights_in_their_order_are_the_convolution(
     x_shape: tuple[int, ...], w_shape: tuple[int, ...], how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,49 +131,57 @@ def test_windows_in_a_stage_times_the_weights_in_their_order_are_the_convolution
     x = memory[1000 : 1000 + prod(x_shape)].reshape(x_shape)
     x[...] = rng.standard_normal(x_shape)
     w = rng.standard_normal(w_shape).astype(np.float64)
-    spec = spec_of(shape, x_shape, w_shape, how)
-    walk = spec.walk(contiguous(spec.x.shape), spec.x.shape)
-    point = make_point(shape, {**DEFAULTS, "kernel": "window", "producers": 128, "precision": "plain"})
-    kernel = window.WindowConv(shape, point, ConvEpilogue(shape, ["f32"]), dtype="f32", walk=walk)
-    kernel.scaled = False
-    windows, start = kernel.windows, SimpleNamespace(iterator=SimpleNamespace(toint=lambda: x.ctypes.data))
-    stage = np.zeros((windows.groups * windows.held, GROUP))
-    monkeypatch.setattr(window, "write_chunk", lambda at, words: stage.__setitem__(at // window.CHUNK, words))
+    start = SimpleNamespace(iterator=SimpleNamespace(toint=lambda: x.ctypes.data))
     made = np.full((shape.batch, shape.groups, shape.columns, *shape.out), np.nan)
-    for group in range(shape.groups):
-        matrix = packed(shape, spec, w, group, {"kernel": "window"})
-        for first in range(0, windows.places, point.pixels):
-            sums = np.zeros((point.pixels, shape.columns))
-            threads = [kernel._state(start, None, (first, group), thread) for thread in range(point.producers)]
+    for phase, prepare, kernel in parts_of(shape, spec_of(shape, x_shape, w_shape, how), "window"):
+        kernel.scaled, kernel.point = False, replace(kernel.point, precision="plain")
+        windows, pixels = kernel.windows, kernel.point.pixels
+        stage = np.zeros((windows.groups * windows.held, GROUP))
+        monkeypatch.setattr(window, "write_chunk", partial(write_to, stage))
+        for group, first in product(range(shape.groups), range(0, windows.places, pixels)):
+            matrix, sums = packed(prepare, w, group), np.zeros((pixels, shape.columns))
+            threads = [kernel._state(start, None, (first, group), thread) for thread in range(kernel.point.producers)]
             for step in range(windows.steps):
                 for one in (one for state in threads for one in state if one[0] < windows.held):
                     kernel._write(0, one, kernel._read(one, step))
                 halves = [place for number in range(windows.atoms) for place in windows.atom(number)]
-                rows = np.concatenate([stage[place : place + point.pixels] for place in halves], 1)
+                rows = np.concatenate([stage[place : place + pixels] for place in halves], 1)
                 sums += rows @ matrix[:, step * rows.shape[1] : (step + 1) * rows.shape[1]].T
-            for number in range(point.pixels):
+            for number in range(pixels):
                 at, inside = kernel._output(first + number)
                 if inside:
-                    made[at[0], group, :, at[1], at[2], at[3]] = sums[number]
+                    made[at[0], group, :, *place_of(phase, shape, at)] = sums[number]
     truth = reference(x.astype(np.float64), w, how).reshape(-1)
     np.testing.assert_allclose(made.reshape(-1), truth, rtol=1e-5, atol=1e-5)
 
 
-def packed(
-    shape: ConvShape, spec: ConvSpec, w: np.ndarray[Any, Any], group: int, knobs: dict[str, Any]
-) -> np.ndarray[Any, Any]:  # fmt: skip
+def write_to(stage: np.ndarray[Any, Any], at: int, words: list[float]) -> None:
+    stage[at // window.CHUNK] = words
+
+
+def parts_of(shape: ConvShape, spec: ConvSpec, kernel: str) -> list[tuple[Phase, Prepare, Any]]:
+    """Of each phase what comes first and its kernel, as a call launches them."""
+    points = make_points(shape, DEFAULTS | {"kernel": kernel, "precision": "tf32"})
+    launched = _Launched(spec, points, [contiguous(o.shape) for o in spec.read])
+    return [(phase, *own) for phase, own in zip(phases(shape), launched.phases, strict=True)]
+
+
+def place_of(phase: Phase, shape: ConvShape, at: tuple[int, ...]) -> tuple[int, ...]:
+    """Where a pixel of a phase lies in the output."""
+    return tuple(o * s + p for o, s, p in zip(at[1:], shape.spread, phase.first, strict=True))
+
+
+def packed(prepare: Prepare, w: np.ndarray[Any, Any], group: int) -> np.ndarray[Any, Any]:
     """The weights of a group, (columns, K), as `prepare` finds them."""
-    walk, flat = spec.weight_walk(contiguous(spec.weight.shape)), w.reshape(-1)
-    point = make_point(shape, DEFAULTS | knobs)
-    made = Prepare(shape, point, dtype="f16", walk=walk, sample=1, apart=1)
-    windows = made.windows
-    matrix = np.zeros((shape.columns, point.steps * made.depth))
+    shape, walk, windows = prepare.shape, prepare.walk, prepare.windows
+    flat = w.reshape(-1)[prepare.begin + group * walk[0] :]
+    matrix = np.zeros((shape.columns, prepare.point.steps * prepare.depth))
     for k in range(matrix.shape[1]):
-        channel, taps = made._place(k)
+        channel, taps = prepare._place(k)
         if channel < shape.channels:
             inner = sum(i * step for i, step in zip((channel, *taps), walk[2:], strict=True))
-            matrix[:, k] = [flat[group * walk[0] + column * walk[1] + inner] for column in range(shape.columns)]
-        if windows is not None and windows.is_odd and windows.is_twice(k % made.depth // GROUP):
+            matrix[:, k] = [flat[column * walk[1] + inner] for column in range(shape.columns)]
+        if windows is not None and windows.is_odd and windows.is_twice(k % prepare.depth // GROUP):
             matrix[:, k] /= 2
     return matrix
 
@@ -198,6 +215,7 @@ def spec_of(
         ((16, 64, 40, 40), (256, 64, 3, 3), "bf16", {}, {"producers": 128}),
         ((4, 50, 40, 40), (40, 25, 5, 5), "f16", {"groups": 2}, {"pixels": 256}),
         ((4, 3, 9, 20, 20), (16, 3, 3, 5, 7), "f32", {"padding": 1}, {"precision": "fp16x3"}),
+        ((4, 64, 20, 20), (64, 32, 3, 3), "f32", {"transposed": True, "stride": 2}, {"precision": "tf32"}),
         (
             (4, 64, 64, 64),
             (128, 64, 3, 3),
@@ -218,9 +236,9 @@ def test_it_compiles_without_spills(
     strides = [contiguous(o.shape) for o in fused.spec.read]
     launch = fused.compile(strides, f"--keep-cubin --keep-ptx --dump-dir={tmp_path}")
     kernels = taken(launch.artifacts.CUBIN)  # type: ignore[attr-defined]
-    assert len(kernels) == 2 and not any(k.local_bytes for k in kernels)
+    assert len(kernels) == 2 * len(fused.points) and not any(k.local_bytes for k in kernels)
     (text,) = (path.read_text() for path in tmp_path.glob("*.ptx"))
-    assert "wgmma.mma_async" in text and text.count("setmaxnreg") == 2
+    assert "wgmma.mma_async" in text and text.count("setmaxnreg") == 2 * len(fused.points)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tilewright.facts.pattern import Pattern
 from tilewright.facts.space import Space, point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.kernels.cuda.conv.tiles import make_point
+from tilewright.kernels.cuda.conv.tiles import make_points
 from tilewright.realise.conv.points import ranked_points, work_ns
 from tilewright.realise.conv.renderer import fits, shape_of, space
 from tilewright.realise.realiser import Fit, Refused
@@ -50,6 +50,8 @@ def test_the_shape_of_a_convolution_is_read_off_its_accesses() -> None:
     backwards = shape_of(convolved(lambda x, w: F.conv_transpose2d(x, w, padding=1), X, rand(64, 32, 3, 3)).program)
     assert backwards is not None and backwards[1]
     assert (backwards[0].start, backwards[0].step, backwards[0].columns) == ((0, 1, 1), (1, -1, -1), 32)
+    apart = shape_of(convolved(lambda x, w: F.conv_transpose2d(x, w, stride=(2, 1)), X, rand(64, 32, 3, 3)).program)
+    assert apart is not None and apart[0].spread == (1, 2, 1) and apart[0].stride == (1, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_points_fit_and_come_in_the_order_of_the_model(args: tuple[Tensor, Tenso
     assert {(p["kernel"], p["precision"]) for p in points} == {(k, p) for k in ("gather", "window") for p in precisions}
     assert all(space(program, read[0], H200).holds(point(**p)) for p in points)
     assert len({str(p) for p in points}) == len(points)
-    times = [work_ns(program, read[0], make_point(read[0], p), H200) for p in points if p["precision"] == first]
+    times = [work_ns(program, read[0], make_points(read[0], p), H200) for p in points if p["precision"] == first]
     assert times == sorted(times)
 
 

@@ -9,9 +9,9 @@ from ...facts.device import Device
 from ...facts.devices import DEVICES
 from ...facts.space import Knob, Point, Space, point
 from ...ir.program import Program
-from ...kernels.cuda.conv.shape import GROUP, ConvShape
+from ...kernels.cuda.conv.shape import GROUP, ConvShape, phases
 from ...kernels.cuda.conv.tiles import KNOBS as LEGAL
-from ...kernels.cuda.conv.tiles import ConvPoint, make_point
+from ...kernels.cuda.conv.tiles import ConvPoint, make_points
 from ...kernels.cuda.conv.windows import Windows
 
 FITTED = DEVICES["h200"]
@@ -72,10 +72,10 @@ def ranked_points(program: Program, shape: ConvShape, device: Device) -> tuple[P
 
 def _ranked(program: Program, shape: ConvShape, precision: str, device: Device) -> list[dict[str, Any]]:
     """All settings that fit, by the model; of equal ones the first."""
-    found: dict[ConvPoint, tuple[float, dict[str, Any]]] = {}
+    found: dict[tuple[ConvPoint, ...], tuple[float, dict[str, Any]]] = {}
     for knobs in _settings(shape, precision):
         try:
-            made = make_point(shape, knobs)
+            made = make_points(shape, knobs)
         except ValueError:
             continue
         found.setdefault(made, (work_ns(program, shape, made, device), knobs))
@@ -93,9 +93,17 @@ def _settings(shape: ConvShape, precision: str) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def work_ns(program: Program, shape: ConvShape, made: ConvPoint, device: Device) -> float:
-    """The model: a tile takes as long as its slowest part, gathering, multiplying or fetching weights, and a share of
-    its epilogue; the whole at least as long as memory takes."""
+def work_ns(program: Program, shape: ConvShape, made: tuple[ConvPoint, ...], device: Device) -> float:
+    """The model: the phases one after the other, the whole at least as long as memory takes."""
+    computed_ns = sum(_phase_ns(p.shape, own, device) for p, own in zip(phases(shape), made, strict=True))
+    x, rate = program.operands[0], device.copy_bytes_per_ns
+    again_ns = 4.0 * prod(x.shape) / rate if x.dtype == "f32" else 0.0  # read for the largest of each sample
+    return max(computed_ns, program.traffic_bytes / rate) + again_ns + _LAUNCH_NS * len(made)
+
+
+def _phase_ns(shape: ConvShape, made: ConvPoint, device: Device) -> float:
+    """A tile takes as long as its slowest part, gathering, multiplying or fetching weights, and a share of its
+    epilogue."""
     rows, depth, read = shape.pixels, shape.depth, float(made.pixels * shape.depth)
     if made.kernel == "window":
         windows = Windows(shape=shape, pixels=made.pixels)
@@ -108,7 +116,4 @@ def work_ns(program: Program, shape: ConvShape, made: ConvPoint, device: Device)
     fetch = 0.0 if made.resident else made.steps * made.weight_bytes / _STREAM
     tile = max(gather, multiply, fetch) + _END * made.pixels * made.columns + _TILE
     tiles = ceil(rows / made.pixels) * made.tiles * shape.groups
-    computed_ns = ceil(tiles / device.processors) * tile / _CLOCK
-    x, rate = program.operands[0], device.copy_bytes_per_ns
-    again_ns = 4.0 * prod(x.shape) / rate if x.dtype == "f32" else 0.0  # read for the largest of each sample
-    return max(computed_ns, program.traffic_bytes / rate) + again_ns + _LAUNCH_NS
+    return ceil(tiles / device.processors) * tile / _CLOCK

@@ -6,10 +6,10 @@ from ...facts.candidate import SourceFile
 from ...facts.device import Device
 from ...facts.problem import Target
 from ...facts.space import Point, Space
-from ...ir.access import Position
+from ...ir.access import Position, Quotient
 from ...ir.matrices import matrices_of
 from ...ir.program import Contraction, Operand, Program, Statement
-from ...kernels.cuda.conv.shape import MOST_TAPS, ConvShape
+from ...kernels.cuda.conv.shape import MOST_TAPS, ConvShape, phases
 from ..float8 import computes_in_float8, rounded_once
 from ..gemm import renderer as gemm
 from ..gemm.text import epilogue_of
@@ -118,8 +118,11 @@ def shape_of(program: Program) -> tuple[ConvShape, bool] | None:
     right = (*own[1:columns], *(sides[::-1] if transposed else sides), *last)
     places = item.left.at[at:]
     steps = [dict(p.steps) for p in places]
-    windows = all(type(p) is Position and len(s) == 2 and {at + d, rank + 1 + d} == set(s)
-                  for d, (p, s) in enumerate(zip(places, steps, strict=True)))  # fmt: skip
+    windows = all(
+        (type(p) is Position or (isinstance(p, Quotient) and p.exact and not p.wrap and s.get(at + d) == 1))
+        and {at + d, rank + 1 + d} == set(s)
+        for d, (p, s) in enumerate(zip(places, steps, strict=True))
+    )  # fmt: skip
     if item.right.at != right or item.left.at[:at] != (*own[:columns], channel) or not windows:
         return None
     if item.left.within or item.right.within or item.within or item.prologues:
@@ -134,6 +137,7 @@ def shape_of(program: Program) -> tuple[ConvShape, bool] | None:
         columns=program.domain[columns], image=three(x.shape[at:], 1), out=three(program.domain[at:], 1),
         taps=three(item.over[1:], 1), stride=three((s[at + d] for d, s in enumerate(steps)), 1),
         start=three((p.start for p in places), 0), step=three((s[rank + 1 + d] for d, s in enumerate(steps)), 1),
+        spread=three((p.each if isinstance(p, Quotient) else 1 for p in places), 1),
     )  # fmt: skip
     return shape, transposed
 
@@ -180,4 +184,8 @@ def _unsupported(program: Program, shape: ConvShape, device: Device) -> str | No
         return f"fewer than {TF32_CHANNELS} channels in fp32, for which one product of fp16 is not accurate enough"
     if shape.pixels >= 1 << 31:
         return "2^31 pixels and more"
+    try:
+        phases(shape)
+    except ValueError as error:
+        return f"a transposed convolution of which {error}"
     return None if space(program, shape, device).points else "no tile of it fits shared memory"

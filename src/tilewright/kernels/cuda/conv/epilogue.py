@@ -12,7 +12,7 @@ from cutlass import Float32, Int64, cute
 from ..common import math as m
 from ..common.control import when
 from ..common.spec import Function, reads
-from .shape import ConvShape
+from .shape import ConvShape, Triple
 
 BLOCK = 8  # pairs of channels whose operands are asked for before any is written
 
@@ -20,14 +20,14 @@ BLOCK = 8  # pairs of channels whose operands are asked for before any is writte
 class ConvEpilogue:
     """`function` over `product` and the operands of these `names`, or None; it gives one value for each of `dtypes`, a
     tuple where those are several. `walks`: of each operand the strides along (n, g, co, three spatial dimensions), 0
-    where it is broadcast; outputs are contiguous."""
+    where it is broadcast; outputs are contiguous. Where outputs of a phase are written, its o is `first` + o spread."""
 
     def __init__(
         self, shape: ConvShape, dtypes: Sequence[str], *, function: Function | None = None, names: Sequence[str] = (),
-        walks: Sequence[tuple[int, ...]] = (),
+        walks: Sequence[tuple[int, ...]] = (), first: Triple = (0, 0, 0),
     ) -> None:  # fmt: skip
         self.shape, self.dtypes, self.function = shape, tuple(dtypes), function
-        self.names, self.walks = tuple(names), tuple(walks)
+        self.names, self.walks, self.first = tuple(names), tuple(walks), first
         unknown = set(reads(function)) - {"product", *names}
         if unknown:
             raise ValueError(f"an epilogue reads {', '.join(sorted(unknown))}, which is no operand of it")
@@ -59,9 +59,9 @@ class ConvEpilogue:
                     ),
                 )  # fmt: skip
 
-    @staticmethod
-    def _start(walk: tuple[int, ...], at: tuple[Any, ...], group: Any, column: Any) -> Any:
-        n, *places = at
+    def _start(self, walk: tuple[int, ...], at: tuple[Any, ...], group: Any, column: Any) -> Any:
+        n, *own = at
+        places = [o if s == 1 else o * s + p for o, s, p in zip(own, self.shape.spread, self.first, strict=True)]
         start = Int64(0)
         for step, index in zip(walk, (n, group, column, *places), strict=True):
             start = start + Int64(index) * step if step else start

@@ -10,7 +10,6 @@ it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -35,10 +34,9 @@ from .epilogue import ConvEpilogue
 from .implicit import ImplicitConv
 from .kernel import ConvKernel
 from .prepare import QUAD, Prepare
-from .shape import ConvShape
-from .tiles import DEFAULTS, ConvPoint, make_point
+from .shape import ConvShape, phases
+from .tiles import DEFAULTS, ConvPoint, make_points
 from .window import WindowConv
-from .windows import Windows
 
 ARCH = "sm_90a"
 _HERE = Path(__file__).resolve().parent
@@ -90,7 +88,6 @@ class FusedConv:
         self.spec, self.arch = spec, arch
         self.knobs = dict(DEFAULTS)
         self.store = KernelStore(source=Path(source) if source else None)
-        self._known: dict[Hashable, Launch] = {}
         self.configure(**knobs)
 
     @property
@@ -104,7 +101,7 @@ class FusedConv:
         scaled = self.spec.x.dtype == "f32"
         if scaled == (wanted["precision"] == "plain"):
             raise ValueError(f"precision {wanted['precision']!r} is not one of {self.spec.x.dtype}")
-        self.point: ConvPoint = make_point(self.spec.shape, wanted)
+        self.points: tuple[ConvPoint, ...] = make_points(self.spec.shape, wanted)
         self.knobs.update(wanted)
         self._recorded = RecordedLaunch(self._steps, len(self.spec.read))
 
@@ -116,46 +113,45 @@ class FusedConv:
 
     def _steps(self, *given: Tensor) -> Results:
         """The same, with nothing known of earlier calls."""
-        spec, shape, p = self.spec, self.spec.shape, self.point
+        spec, shape = self.spec, self.spec.shape
         for tensor, own in zip(given, spec.read, strict=True):
             if tuple(tensor.shape) != own.shape or tensor.dtype != DTYPES[own.dtype]:
                 raise ValueError(f"{spec.name}: {own.dtype} {own.shape} is wanted, not {tensor.dtype} {tensor.shape}")
         x, w, *operands = given
         if not (_is_dense(x) and is_aligned(x)):
             x = x.clone(memory_format=torch.contiguous_format)
-        kind = torch.bfloat16 if x.dtype == torch.bfloat16 else torch.float16
-        size = shape.groups * p.tiles * p.steps * p.weight_bytes // 2
-        packed = torch.empty(size, dtype=kind, device=x.device)
         highest = torch.empty(shape.batch, dtype=torch.int32, device=x.device).zero_()
-        factors = torch.empty(shape.groups * shape.columns, dtype=torch.float32, device=x.device)
+        scrap = [torch.empty(count, dtype=DTYPES[dtype], device=x.device) for dtype, count, _ in self._scrap()]
         outs = [torch.empty(o.shape, dtype=DTYPES[o.dtype], device=x.device) for o in spec.outputs]
         launch = self._launch([t.stride() for t in (x, w, *operands)])
-        ctas = min(self._work, processors_of(x))
-        run_on(launch, x, w, packed, highest, factors, *outs, *operands, ctas, 0, 0)
+        run_on(launch, x, w, highest, *scrap, *outs, *operands, processors_of(x), 0, 0)
         return tuple(outs) if len(outs) > 1 else outs[0]
 
+    def _scrap(self) -> list[tuple[str, int, int]]:
+        """Of each phase packed weights and the channels' factors: type, elements, alignment."""
+        shape, kind = self.spec.shape, "bf16" if self.spec.x.dtype == "bf16" else "f16"
+        columns = shape.groups * shape.columns
+        sizes = [shape.groups * p.tiles * p.steps * p.weight_bytes // 2 for p in self.points]
+        return [own for size in sizes for own in ((kind, size, _BULK), ("f32", columns, 4))]
+
     def _launch(self, strides: list[tuple[int, ...]]) -> Launch:
-        skeletons = cache.contents(_HERE)
-        facts = ("conv", self.arch, self.point, tuple(strides), skeletons)
+        facts = ("conv", self.arch, self.points, tuple(strides), cache.contents(_HERE))
         epilogue = Epilogue(function=self.spec.epilogue, names=tuple(o.name for o in self.spec.operands))
         return self.store.obtain(facts, epilogue, lambda: self.compile(strides))
 
     def compile(self, strides: list[tuple[int, ...]], options: str = "") -> Launch:
-        """A launch of (x, w, packed, highest, factors, outputs .., operands .., CTAs, 0, 0) for tensors of these
+        """A launch of (x, w, highest, scrap .., outputs .., operands .., CTAs at most, 0, 0) for tensors of these
         strides; no GPU needed."""
-        spec, shape, p = self.spec, self.spec.shape, self.point
-        kind = "bf16" if spec.x.dtype == "bf16" else "f16"
-        size = shape.groups * p.tiles * p.steps * p.weight_bytes // 2
+        spec = self.spec
         read = [_fake(o.dtype, o.shape, walk) for o, walk in zip(spec.read, strides, strict=True)]
-        own = [("f16" if kind == "f16" else "bf16", size, _BULK), ("i32", shape.batch, 4)]
-        own += [("f32", shape.groups * shape.columns, 4)]
+        own = [("i32", spec.shape.batch, 4), *self._scrap()]
         between = [_fake(dtype, (count,), (1,), align) for dtype, count, align in own]
         outs = [_fake(o.dtype, o.shape, _contiguous(o.shape), _ALIGNED) for o in spec.outputs]
         tensors = (*read[:2], *between, *outs, *read[2:])
         stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
         made: Launch = cute.compile(
-            entries.product(len(tensors)), _Launched(spec, p, strides), *tensors, Int32(1), Int32(0), Int32(0), stream,
-            options=f"--enable-tvm-ffi --gpu-arch {self.arch} {options}".rstrip(),
+            entries.product(len(tensors)), _Launched(spec, self.points, strides), *tensors, Int32(1), Int32(0),
+            Int32(0), stream, options=f"--enable-tvm-ffi --gpu-arch {self.arch} {options}".rstrip(),
         )  # fmt: skip
         return made
 
@@ -164,51 +160,51 @@ class FusedConv:
         self(*(torch.empty_strided(o.shape, o.strides or _contiguous(o.shape), dtype=DTYPES[o.dtype], device="meta")
                for o in self.spec.read))  # fmt: skip
 
-    @property
-    def _work(self) -> int:
-        """Tiles of all groups."""
-        shape, p = self.spec.shape, self.point
-        rows = Windows(shape=shape, pixels=p.pixels).places if p.kernel == "window" else shape.pixels
-        return -(-rows // p.pixels) * p.tiles * shape.groups
-
     def demand(self, processors: int) -> dict[str, int | str]:
         """What the kernel takes, operands lying as the Spec says (see `cuda.demand`)."""
-        spec, p = self.spec, self.point
+        spec, p = self.spec, max(self.points, key=lambda point: point.staged_bytes)
         return {
-            "plan": hashlib.sha256(repr(p).encode()).hexdigest()[:16],
+            "plan": hashlib.sha256(repr(self.points).encode()).hexdigest()[:16],
             "registers": max(p.registers),
             "local_bytes": 0,
             "shared_bytes": p.staged_bytes,
             "threads": p.threads,
-            "ctas": min(self._work, processors),
+            "ctas": processors,
             "in_flight_bytes": p.stages * p.pixel_bytes // p.threads,
             "moved_bytes": sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in (*spec.read, *spec.outputs)),
         }
 
 
 class _Launched:
-    """Both launches of a call, as `entries.product` calls them."""
+    """All launches of a call, two a phase, as `entries.product` calls them."""
 
-    def __init__(self, spec: ConvSpec, point: ConvPoint, strides: list[tuple[int, ...]]) -> None:
+    def __init__(self, spec: ConvSpec, points: tuple[ConvPoint, ...], strides: list[tuple[int, ...]]) -> None:
         x, w, *operands = strides
-        shape, dtype = spec.shape, spec.x.dtype
         self.outputs = len(spec.outputs)
         walks = [spec.walk(walk, o.shape) for walk, o in zip(operands, spec.operands, strict=True)]
-        finish = ConvEpilogue(
-            shape, [o.dtype for o in spec.outputs], function=spec.epilogue, names=[o.name for o in spec.operands],
-            walks=walks,
-        )  # fmt: skip
-        of_x = spec.walk(x, spec.x.shape)
-        kind: type[ConvKernel] = WindowConv if point.kernel == "window" else ImplicitConv
-        self.conv = kind(shape, point, finish, dtype=dtype, walk=of_x)
-        sample = prod(spec.x.shape[1:])
-        self.prepare = Prepare(shape, point, dtype=dtype, walk=spec.weight_walk(w), sample=sample, apart=of_x[0])
+        of_x, of_w = spec.walk(x, spec.x.shape), spec.weight_walk(w)
+        self.phases: list[tuple[Prepare, ConvKernel]] = []
+        for phase, point in zip(phases(spec.shape), points, strict=True):
+            finish = ConvEpilogue(
+                spec.shape, [o.dtype for o in spec.outputs], function=spec.epilogue,
+                names=[o.name for o in spec.operands], walks=walks, first=phase.first,
+            )  # fmt: skip
+            kind: type[ConvKernel] = WindowConv if point.kernel == "window" else ImplicitConv
+            prepare = Prepare(
+                phase.shape, point, dtype=spec.x.dtype, sample=0 if self.phases else prod(spec.x.shape[1:]),
+                apart=of_x[0], walk=(*of_w[:3], *(step * e for step, e in zip(of_w[3:], phase.every, strict=True))),
+                begin=sum(step * t for step, t in zip(of_w[3:], phase.tap, strict=True)),
+            )  # fmt: skip
+            self.phases.append((prepare, kind(phase.shape, point, finish, dtype=spec.x.dtype, walk=of_x)))
 
     def __call__(self, tensors: tuple[Any, ...], ctas: Any, _one: Any, _other: Any, stream: Any) -> None:
-        x, w, packed, highest, factors, *rest = tensors
-        self.prepare.launch((x, w, packed, highest, factors), stream)
+        x, w, highest, *rest = tensors
+        scrap, rest = rest[: 2 * len(self.phases)], rest[2 * len(self.phases) :]
         outs, operands = rest[: self.outputs], rest[self.outputs :]
-        self.conv.launch((x, packed, highest, factors), list(outs), list(operands), ctas, stream)
+        for number, (prepare, conv) in enumerate(self.phases):
+            packed, factors = scrap[2 * number : 2 * number + 2]
+            prepare.launch((x, w, packed, highest, factors), stream)
+            conv.launch((x, packed, highest, factors), list(outs), list(operands), ctas, stream)
 
 
 def _fake(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], align: int = 0) -> Any:

@@ -72,7 +72,8 @@ class ConvKernel:
             self.kind, self.kind, major, major, Float32, (self.abreast, 1, 1), tiler_mn=(64, p.columns)
         )
         kernel = self._kernel(list(tensors), outs, operands, mma, self._layouts())
-        kernel.launch(grid=[ctas, 1, 1], block=[p.threads, 1, 1], min_blocks_per_mp=1, stream=stream)
+        grid = [cutlass.min(ctas, Int32(self.all_work)), 1, 1]
+        kernel.launch(grid=grid, block=[p.threads, 1, 1], min_blocks_per_mp=1, stream=stream)
 
     @cute.kernel
     def _kernel(self, given: list, outs: list, operands: list, mma: cute.TiledMma, layouts: list) -> None:

@@ -36,12 +36,14 @@ MOST_CTAS = 2112  # that look at x: 16 a multiprocessor of the largest GPUs
 
 class Prepare:
     """`walk`: the strides of w along (group, column, channel, three taps); `sample`: elements of one of x, which are
-    contiguous, and `apart`, from one to the next."""
+    contiguous (0: they were looked at already), and `apart`, from one to the next; `begin`: of w, where tap 0 is."""
 
     def __init__(
-        self, shape: ConvShape, point: ConvPoint, *, dtype: str, walk: tuple[int, ...], sample: int, apart: int
+        self, shape: ConvShape, point: ConvPoint, *, dtype: str, walk: tuple[int, ...], sample: int, apart: int,
+        begin: int = 0,
     ) -> None:  # fmt: skip
         self.shape, self.point, self.walk, self.sample, self.apart = shape, point, walk, sample, apart
+        self.begin = begin
         self.scaled = dtype == "f32"
         self.kind = BFloat16 if dtype == "bf16" else Float16
         self.rows = shape.groups * point.tiles * point.columns
@@ -66,7 +68,7 @@ class Prepare:
         told = shared.allocate_tensor(Int32, cute.make_layout((THREADS // 32,)), byte_alignment=16)
         if number < self.rows:
             self._row(w, packed, factors, told, number, thread)
-        elif cutlass.const_expr(self.scaled):
+        elif cutlass.const_expr(self.parts > 0):
             self._look(x, of_samples, number - self.rows, thread)
 
     def _look(self, x: Any, of_samples: Any, number: Any, thread: Any) -> None:
@@ -101,7 +103,7 @@ class Prepare:
         s, p = self.shape, self.point
         tile, row = number // p.columns, number % p.columns
         group, column = tile // p.tiles, tile % p.tiles * p.columns + row
-        start = Int64(group) * self.walk[0] + Int64(column) * self.walk[1]
+        start = Int64(group) * self.walk[0] + Int64(column) * self.walk[1] + self.begin
         turns = -(-p.steps * self.depth // THREADS)
         bits = cute.make_rmem_tensor((1,), Int32)
         bits[0] = Int32(0)

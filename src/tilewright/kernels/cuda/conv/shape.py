@@ -3,7 +3,11 @@
     y[n, g Co + co, o] = sum over (c, t) of x[n, g C + c, o stride + start + t step] * w[g Co + co, c, t]
 
 with three spatial dimensions (o, t, stride, start and step are triples; a convolution of fewer has ones in front). A
-transposed convolution of stride 1 has steps below 0. What lies outside of x is 0.
+transposed convolution has steps below 0; where its own stride, `spread`, is not 1, x is read at (o + start + t step) /
+spread where that is whole. What lies outside of x is 0.
+
+Such a one falls into phases, outputs of equal remainder by `spread`: each has taps of its own, and is a convolution of
+stride 1 whose outputs lie `spread` apart.
 
 K, the pairs (c, t), is gone through in groups of GROUP, which one thread reads for one pixel:
 
@@ -16,8 +20,9 @@ A stage holds DEPTH of K. The last one may hold less, whole ATOMs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
+from itertools import product
+from math import gcd, prod
 from typing import Any
 
 GROUP = 8  # of K: 16 bytes of 16 bits
@@ -43,6 +48,7 @@ class ConvShape:
     stride: Triple
     start: Triple
     step: Triple
+    spread: Triple = (1, 1, 1)
 
     @property
     def pixels(self) -> int:
@@ -80,7 +86,7 @@ class ConvShape:
 
     @property
     def flops(self) -> int:
-        return 2 * self.groups * self.columns * self.pixels * self.channels * self.all_taps
+        return 2 * self.groups * self.columns * self.pixels * self.channels * self.all_taps // prod(self.spread)
 
     def place(self, k: Any) -> tuple[Any, Any]:
         """(channel, tap) of a place in K; the channel may lie behind the last, where there is nothing."""
@@ -102,3 +108,36 @@ class ConvShape:
             low, high = (self.start[d] + sum(f(pair) for pair in ends) for f in (min, max))
             found += [d] if low < 0 or high >= self.image[d] else []
         return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    """Outputs `first` + o spread of a convolution, o of `shape`; its tap t is number `tap` + t `every` of the whole."""
+
+    shape: ConvShape
+    first: Triple = (0, 0, 0)
+    tap: Triple = (0, 0, 0)
+    every: Triple = (1, 1, 1)
+
+
+def phases(shape: ConvShape) -> tuple[Phase, ...]:
+    """All phases of a convolution: one, if its `spread` is 1. Raises ValueError where one has no tap."""
+    if shape.spread == (1, 1, 1):
+        return (Phase(shape=shape),)
+    found = []
+    for first in product(*(range(min(s, n)) for s, n in zip(shape.spread, shape.out, strict=True))):
+        taps, every, start, step, count, out = zip(*(_along(shape, d, first[d]) for d in range(3)), strict=True)
+        own = replace(shape, taps=count, start=start, step=step, out=out, spread=(1, 1, 1))
+        found.append(Phase(shape=own, first=first, tap=taps, every=every))  # type: ignore[arg-type]
+    return tuple(found)
+
+
+def _along(shape: ConvShape, d: int, first: int) -> tuple[int, int, int, int, int, int]:
+    """Of a phase along one dimension: its first tap, how far taps are apart, start, step, taps and outputs."""
+    spread, step, start = shape.spread[d], shape.step[d], shape.start[d]
+    every = spread // gcd(spread, abs(step))
+    own = [t for t in range(shape.taps[d]) if (first + start + t * step) % spread == 0]
+    if not own:
+        raise ValueError("some outputs meet no tap")
+    begin = (first + start + own[0] * step) // spread
+    return own[0], every, begin, every * step // spread, len(own), -(-(shape.out[d] - first) // spread)

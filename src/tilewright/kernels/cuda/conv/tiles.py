@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .shape import ATOM, DEPTH, GROUP, ConvShape
+from .shape import ATOM, DEPTH, GROUP, ConvShape, phases
 from .windows import Windows
 
 KNOBS: dict[str, tuple[Any, ...]] = {
@@ -67,6 +67,11 @@ class ConvPoint:
     @property
     def staged_bytes(self) -> int:
         return self.stages * self.pixel_bytes + (self.steps if self.resident else self.stages) * self.weight_bytes
+
+
+def make_points(shape: ConvShape, knobs: dict[str, Any]) -> tuple[ConvPoint, ...]:
+    """Of every phase the setting of these knobs. Raises ValueError as `make_point`, and where a phase has no tap."""
+    return tuple(make_point(phase.shape, knobs) for phase in phases(shape))
 
 
 def make_point(shape: ConvShape, knobs: dict[str, Any]) -> ConvPoint:
