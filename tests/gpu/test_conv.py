@@ -178,6 +178,7 @@ CASES = (
     Case(x=(4, 32, 5, 9, 10), w=(32, 16, 3, 3, 3), transposed=True, more=more(stride=2), after="gelu"),
     Case(x=(4, 32, 20, 22), w=(32, 16, 3, 5), transposed=True, more=more(stride=(2, 3), groups=2, dilation=(1, 2))),
     Case(x=(4, 64, 20, 22), w=(64, 64, 3, 3), transposed=True, more=more(stride=2), dtype=WIDE, after="residual"),
+    Case(x=(8, 32, 300), w=(32, 64, 3), transposed=True, more=more(stride=2, padding=1, dilation=2), after="relu"),
     # layouts and values
     Case(x=(2, 64, 30, 29), w=(64, 64, 3, 3), layout="channels_last"),
     Case(x=(2, 8, 30, 29), w=(64, 8, 3, 3), layout="channels_last", dtype=HALF),

@@ -48,7 +48,7 @@ X, W, BIAS = rand(2, 8, 9, 7), rand(6, 8, 3, 3), rand(6)
          (X, rand(8, 3, 3, 3), BIAS)),
         ("conv_transpose3d -> relu", (2, 5, 6, 7, 8), lambda x, w: F.conv_transpose3d(x, w).relu(),
          (rand(2, 3, 4, 5, 6), rand(3, 5, 3, 3, 3))),
-        ("conv_transpose2d -> relu", (2, 6, 19, 8), lambda x, w: F.conv_transpose2d(x, w, stride=(2, 1), padding=(0, 1),
+        ("conv_transpose2d -> relu", (2, 6, 19, 9), lambda x, w: F.conv_transpose2d(x, w, stride=(2, 1), padding=(0, 1),
                                                                                     dilation=(1, 2)).relu(),
          (X, rand(8, 6, 3, 3))),
         ("conv_transpose1d", (2, 5, 61), lambda x, w: F.conv_transpose1d(x, w, stride=3, output_padding=1),

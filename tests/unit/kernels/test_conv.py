@@ -61,6 +61,8 @@ SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
     ((1, 64, 6, 5), (64, 3, 5, 4), {"transposed": True, "stride": 3}),
     ((1, 20, 3, 4, 5), (20, 2, 3, 3, 3), {"transposed": True, "stride": 2, "padding": 1}),
     ((1, 5, 7, 6), (5, 2, 4, 3), {"transposed": True, "stride": 2, "dilation": 3}),
+    ((1, 5, 7, 6), (5, 2, 3, 3), {"transposed": True, "stride": 2, "dilation": 2, "padding": 1}),  # some meet no tap
+    ((2, 9, 4, 5), (9, 2, 3, 3), {"transposed": True, "stride": 5, "dilation": 2, "padding": 1}),
 )
 
 

@@ -9,7 +9,7 @@ from ...facts.space import Point, Space
 from ...ir.access import Position, Quotient
 from ...ir.matrices import matrices_of
 from ...ir.program import Contraction, Operand, Program, Statement
-from ...kernels.cuda.conv.shape import MOST_TAPS, ConvShape, phases
+from ...kernels.cuda.conv.shape import MOST_TAPS, ConvShape
 from ..float8 import computes_in_float8, rounded_once
 from ..gemm import renderer as gemm
 from ..gemm.text import epilogue_of
@@ -184,8 +184,4 @@ def _unsupported(program: Program, shape: ConvShape, device: Device) -> str | No
         return f"fewer than {TF32_CHANNELS} channels in fp32, for which one product of fp16 is not accurate enough"
     if shape.pixels >= 1 << 31:
         return "2^31 pixels and more"
-    try:
-        phases(shape)
-    except ValueError as error:
-        return f"a transposed convolution of which {error}"
     return None if space(program, shape, device).points else "no tile of it fits shared memory"

@@ -121,23 +121,26 @@ class Phase:
 
 
 def phases(shape: ConvShape) -> tuple[Phase, ...]:
-    """All phases of a convolution: one, if its `spread` is 1. Raises ValueError where one has no tap."""
+    """All phases of a convolution: one, if its `spread` is 1. Where one meets no tap it has a channel of zeros."""
     if shape.spread == (1, 1, 1):
         return (Phase(shape=shape),)
     found = []
     for first in product(*(range(min(s, n)) for s, n in zip(shape.spread, shape.out, strict=True))):
         taps, every, start, step, count, out = zip(*(_along(shape, d, first[d]) for d in range(3)), strict=True)
-        own = replace(shape, taps=count, start=start, step=step, out=out, spread=(1, 1, 1))
+        empty = any(begin == -shape.image[d] - shape.out[d] for d, begin in enumerate(start))
+        channels = 1 if empty else shape.channels
+        own = replace(shape, channels=channels, taps=count, start=start, step=step, out=out, spread=(1, 1, 1))
         found.append(Phase(shape=own, first=first, tap=taps, every=every))  # type: ignore[arg-type]
     return tuple(found)
 
 
 def _along(shape: ConvShape, d: int, first: int) -> tuple[int, int, int, int, int, int]:
-    """Of a phase along one dimension: its first tap, how far taps are apart, start, step, taps and outputs."""
+    """Of a phase along one dimension: its first tap, how far taps are apart, start, step, taps and outputs. One that
+    meets no tap has one that lies outside of x."""
     spread, step, start = shape.spread[d], shape.step[d], shape.start[d]
     every = spread // gcd(spread, abs(step))
     own = [t for t in range(shape.taps[d]) if (first + start + t * step) % spread == 0]
+    out = -(-(shape.out[d] - first) // spread)
     if not own:
-        raise ValueError("some outputs meet no tap")
-    begin = (first + start + own[0] * step) // spread
-    return own[0], every, begin, every * step // spread, len(own), -(-(shape.out[d] - first) // spread)
+        return 0, 1, -shape.image[d] - shape.out[d], 1, 1, out
+    return own[0], every, (first + start + own[0] * step) // spread, every * step // spread, len(own), out

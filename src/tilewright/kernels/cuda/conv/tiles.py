@@ -70,7 +70,7 @@ class ConvPoint:
 
 
 def make_points(shape: ConvShape, knobs: dict[str, Any]) -> tuple[ConvPoint, ...]:
-    """Of every phase the setting of these knobs. Raises ValueError as `make_point`, and where a phase has no tap."""
+    """Of every phase the setting of these knobs. Raises ValueError as `make_point`."""
     return tuple(make_point(phase.shape, knobs) for phase in phases(shape))
 
 
