@@ -58,6 +58,7 @@ def test_the_shape_of_a_convolution_is_read_off_its_accesses() -> None:
     ("why", "function", "args"),
     [
         ("groups of 1 channels", lambda x, w: F.conv2d(x, w, groups=64), (X, rand(64, 1, 3, 3))),
+        ("of 25 phases", lambda x, w: F.conv_transpose2d(x, w, stride=5), (X, rand(64, 32, 3, 3))),
         ("all launch", F.conv2d, (X[:1, :, :5, :5], W)),
         ("more than 32 taps", F.conv1d, (rand(8, 8, 4000), rand(64, 8, 33))),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from ...facts.candidate import SourceFile
 from ...facts.device import Device
 from ...facts.problem import Target
@@ -26,6 +28,8 @@ _ALSO_WRITTEN = ("i32", "i64", "bool")
 _LEAST_K, _LEAST_COLUMNS = 16, 8
 _LEAST_WORK = 1 << 22  # multiplications; below, it is all launch
 _MOST_OPERANDS = 6
+_MOST_PHASES = 9
+_LONGEST = 1 << 30  # pixels and elements of a sample have 32 bits, with the padding among them
 _TEXT = (
     '''\
 """{name}: a convolution of {x} and {weight}, and what is computed of it. Made by Tilewright: CuTe DSL, for CUDA."""
@@ -182,6 +186,8 @@ def _unsupported(program: Program, shape: ConvShape, device: Device) -> str | No
         return "a convolution so small is all launch"
     if x.dtype == "f32" and shape.channels < TF32_CHANNELS and not any(p == "fp16x3" for _, p in PROVEN):
         return f"fewer than {TF32_CHANNELS} channels in fp32, for which one product of fp16 is not accurate enough"
-    if shape.pixels >= 1 << 31:
-        return "2^31 pixels and more"
+    if prod(shape.spread) > _MOST_PHASES:
+        return f"a transposed convolution of {prod(shape.spread)} phases, each a kernel of its own"
+    if max(shape.pixels, prod(x.shape[1:])) >= _LONGEST:
+        return "2^30 pixels, or elements of a sample, and more"
     return None if space(program, shape, device).points else "no tile of it fits shared memory"

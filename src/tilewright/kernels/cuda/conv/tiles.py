@@ -24,6 +24,7 @@ CONSUMERS = 256  # threads that multiply: two warpgroups
 _MOST_COLUMNS = 256
 _MOST_BESIDE_MANY = 192  # columns where 256 threads gather: ptxas gives a wgmma no more registers
 _MOST_SUMS = 128  # fp32 sums of a thread
+_MOST_PLACES = (1 << 31) - (1 << 16)  # of 32 bits, behind the last tile, too
 _MOST_APART = 1 << 14  # CHUNKs between the halves of an ATOM, in a descriptor
 
 
@@ -117,6 +118,8 @@ def _sizes(shape: ConvShape, knobs: dict[str, Any]) -> ConvPoint:
     windows = Windows(shape=shape, pixels=pixels)
     if windows.held >= _MOST_APART:
         raise ValueError("windows too far apart")
+    if windows.places >= _MOST_PLACES:
+        raise ValueError("a grid of 2^31 places and more")
     return ConvPoint(
         **named, columns=columns, tiles=tiles, steps=windows.steps,
         pixel_bytes=windows.groups * windows.held * GROUP * 2 * planes,
