@@ -21,7 +21,7 @@ from tilewright.kernels.cuda.conv import gather, window
 from tilewright.kernels.cuda.conv import prepare as preparing
 from tilewright.kernels.cuda.conv.fused import ConvSpec, FusedConv, _Launched
 from tilewright.kernels.cuda.conv.prepare import Prepare
-from tilewright.kernels.cuda.conv.shape import GROUP, ConvShape, Phase, phases
+from tilewright.kernels.cuda.conv.shape import GROUP, ConvShape, ConvPhase, phases
 from tilewright.kernels.cuda.conv.tiles import DEFAULTS, make_point, make_points
 
 
@@ -161,14 +161,14 @@ def write_to(stage: np.ndarray[Any, Any], at: int, words: list[float]) -> None:
     stage[at // window.CHUNK] = words
 
 
-def parts_of(shape: ConvShape, spec: ConvSpec, kernel: str) -> list[tuple[Phase, Prepare, Any]]:
+def parts_of(shape: ConvShape, spec: ConvSpec, kernel: str) -> list[tuple[ConvPhase, Prepare, Any]]:
     """Of each phase what comes first and its kernel, as a call launches them."""
     points = make_points(shape, DEFAULTS | {"kernel": kernel, "precision": "tf32"})
     launched = _Launched(spec, points, [contiguous(o.shape) for o in spec.read])
     return [(phase, *own) for phase, own in zip(phases(shape), launched.phases, strict=True)]
 
 
-def place_of(phase: Phase, shape: ConvShape, at: tuple[int, ...]) -> tuple[int, ...]:
+def place_of(phase: ConvPhase, shape: ConvShape, at: tuple[int, ...]) -> tuple[int, ...]:
     """Where a pixel of a phase lies in the output."""
     return tuple(o * s + p for o, s, p in zip(at[1:], shape.spread, phase.first, strict=True))
 

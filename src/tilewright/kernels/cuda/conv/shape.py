@@ -111,7 +111,7 @@ class ConvShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
+class ConvPhase:
     """Outputs `first` + o spread of a convolution, o of `shape`; its tap t is number `tap` + t `every` of the whole."""
 
     shape: ConvShape
@@ -120,17 +120,17 @@ class Phase:
     every: Triple = (1, 1, 1)
 
 
-def phases(shape: ConvShape) -> tuple[Phase, ...]:
+def phases(shape: ConvShape) -> tuple[ConvPhase, ...]:
     """All phases of a convolution: one, if its `spread` is 1. Where one meets no tap it has a channel of zeros."""
     if shape.spread == (1, 1, 1):
-        return (Phase(shape=shape),)
+        return (ConvPhase(shape=shape),)
     found = []
     for first in product(*(range(min(s, n)) for s, n in zip(shape.spread, shape.out, strict=True))):
         taps, every, start, step, count, out = zip(*(_along(shape, d, first[d]) for d in range(3)), strict=True)
         empty = any(begin == -shape.image[d] - shape.out[d] for d, begin in enumerate(start))
         channels = 1 if empty else shape.channels
         own = replace(shape, channels=channels, taps=count, start=start, step=step, out=out, spread=(1, 1, 1))
-        found.append(Phase(shape=own, first=first, tap=taps, every=every))  # type: ignore[arg-type]
+        found.append(ConvPhase(shape=own, first=first, tap=taps, every=every))  # type: ignore[arg-type]
     return tuple(found)
 
 
