@@ -21,7 +21,7 @@ from tilewright.kernels.cuda.conv import gather, window
 from tilewright.kernels.cuda.conv import prepare as preparing
 from tilewright.kernels.cuda.conv.fused import ConvSpec, FusedConv, _Launched
 from tilewright.kernels.cuda.conv.prepare import Prepare
-from tilewright.kernels.cuda.conv.shape import GROUP, ConvShape, ConvPhase, phases
+from tilewright.kernels.cuda.conv.shape import GROUP, ConvPhase, ConvShape, phases
 from tilewright.kernels.cuda.conv.tiles import DEFAULTS, make_point, make_points
 
 

@@ -16,7 +16,7 @@ from ...kernels.cuda.conv.windows import Windows
 
 FITTED = DEVICES["h200"]
 ARCHITECTURE = FITTED.architecture
-_POINTS = 10
+_POINTS, _PROPOSED = 10, 4  # that are ranked of a precision, and tried
 _ABOUT = {
     "kernel": "gather: every window is read anew; window: of stride 1, they overlap in shared memory",
     "pixels": "of the output, a CTA's tile", "columns": "channels of the output, the same; 0: all of them, or 256",
@@ -47,7 +47,7 @@ _LAUNCH_NS = 7000.0
 def space(program: Program, shape: ConvShape, device: Device) -> Space:
     """Of the settings that fit those that a GPU has been seen to end with, the likeliest first."""
     ranked = ranked_points(program, shape, device)
-    return Space(knobs=KNOBS, points=tuple(p for p in ranked if _is_proven(dict(p)))[:_POINTS])
+    return Space(knobs=KNOBS, points=tuple(p for p in ranked if _is_proven(dict(p)))[:_PROPOSED])
 
 
 def _is_proven(knobs: dict[str, Any]) -> bool:
