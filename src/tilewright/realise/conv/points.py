@@ -45,7 +45,7 @@ _LAUNCH_NS = 7000.0
 
 
 def space(program: Program, shape: ConvShape, device: Device) -> Space:
-    """Of the settings that fit those that a GPU has been seen to end with, the likeliest first."""
+    """Of the settings that fit those that go a way that has run on a GPU (see PROVEN), the likeliest first."""
     ranked = ranked_points(program, shape, device)
     return Space(knobs=KNOBS, points=tuple(p for p in ranked if _is_proven(dict(p)))[:_PROPOSED])
 
