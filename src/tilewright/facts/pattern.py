@@ -67,7 +67,7 @@ class Match:
 
 
 # Kinds of patterns that do what others would do by themselves; those stay, for a candidate without them.
-TAKES_OTHERS = ("product", "row_column_reduce")
+TAKES_OTHERS = ("product", "convolution", "row_column_reduce")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,8 @@ class Pattern:
 
     id: str
     title: str  # what was fused, readable: "scale -> mask -> softmax"
-    kind: str  # "pointwise", "row_reduce", "column_reduce", "row_column_reduce", "whole_reduce", "scan", "product"
+    # "pointwise", "row_reduce", "column_reduce", "row_column_reduce", "whole_reduce", "scan", "product", "convolution"
+    kind: str
     nodes: tuple[str, ...]  # names of the graph nodes it replaces, over all matches
     program: Program
     space: Space

@@ -11,8 +11,10 @@ from tilewright.facts.run import Matched
 from tilewright.facts.segment import Segment
 from tilewright.facts.space import Space
 from tilewright.ir.graph import VIEWS, Call, Graph, Node
+from tilewright.ir.matrices import matrices_of
 from tilewright.ir.program import SCANS, Program
 
+from .convolutions import convolutions
 from .grow import grown
 from .products import products, unmade
 from .program import write
@@ -156,7 +158,11 @@ def _found(
     matches += [(program, site, title(flow, site)) for program, site in with_sums(flow, regions, unsupported)]
     multiplied = products(flow, regions, unsupported, allow_tf32=allow_tf32)
     left.update(multiplied.left)
-    matches += [(program, site, title(flow, site)) for program, site in multiplied.found]
+    taken = {bind.node for _, site in multiplied.found for bind in site.outputs}
+    free = [region for region in regions if taken.isdisjoint(bind.node for bind in region[1].outputs)]
+    convolved, unconvolved = convolutions(flow, free, unsupported)
+    left.update(unconvolved)
+    matches += [(program, site, title(flow, site)) for program, site in (*multiplied.found, *convolved)]
     reasons = _left(flow, [site for _, site, _ in matches], left)
     lines = tuple(f"{flow.calls[name].target}: {reason}" for name, reason in reasons.items())
     return _Found(matches, reasons, lines)
@@ -205,7 +211,7 @@ def _left(flow: Flow, matches: Sequence[Match], why: dict[str, str]) -> dict[str
 def kind(program: Program) -> str:
     """Which skeleton's work this is; see facts.pattern.Pattern.kind."""
     if program.product:
-        return "product"
+        return "product" if matrices_of(program, program.product) else "convolution"
     if not program.reduced:
         return "pointwise"
     if program.scan:

@@ -9,13 +9,14 @@ from ..facts.candidate import SourceFile
 from ..facts.device import Device
 from ..facts.space import Point, Space
 from ..ir.program import Program
+from .conv import renderer as conv
 from .cpu import renderer as cpu
 from .gemm import ampere
 from .gemm import renderer as gemm
 from .realiser import Fit, Realiser, Refused
 from .rows import renderer as rows
 
-REALISERS: tuple[Realiser, ...] = (gemm, ampere, rows, cpu)  # of those that fit, the first makes the program
+REALISERS: tuple[Realiser, ...] = (conv, gemm, ampere, rows, cpu)  # of those that fit, the first makes the program
 
 
 @dataclass(frozen=True, slots=True)

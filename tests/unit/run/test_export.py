@@ -252,6 +252,50 @@ def test_kernels_for_a_gpu_are_loaded_without_the_dsl(tmp_path: Path) -> None:
     assert len(list((both.package / "build").glob("*.so"))) == 2, "of one kernel, for two GPUs"
 
 
+CONVOLUTION = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(32, 64, 3, dtype=torch.bfloat16)
+
+    def forward(self, x):
+        return torch.relu(self.conv(x)) * 0.5
+
+
+def get_init_inputs():
+    return []
+"""
+IN_CONVOLUTION = """
+import sys
+import torch
+import convolved
+from convolved.tilewright_kernels.cuda.rows.plan import Gpu
+convolved.Model
+(file,) = {m for name, m in sys.modules.items() if name.startswith("convolved.fused_") and hasattr(m, "_FUSED")}
+file._FUSED.prepare(Gpu(processors=132, arch="sm_90a", shared_bytes=228 << 10, threads=2048))
+assert len(file._FUSED.objects) == 1 and "cutlass" not in sys.modules
+x = torch.randn(8, 32, 40, 40, dtype=torch.bfloat16)
+assert convolved.Model().eval()(x).shape == (8, 64, 38, 38)  # on a CPU: the original forward
+assert sum(convolved.fallbacks().values()) == 1
+"""
+
+
+@pytest.mark.slow
+def test_a_convolution_is_loaded_without_the_dsl(tmp_path: Path) -> None:
+    facts = case(CONVOLUTION, (torch.randn(8, 32, 40, 40, dtype=torch.bfloat16),), training=False)
+    found = match_all([facts.graph], unsupported=cuda.unsupported, space=cuda.space, tiny_bytes=0)
+    (pattern,) = [p for m in found for p in m.patterns if p.kind == "convolution"]
+    recipe = (Choice(pattern=pattern.id, point=pattern.space.points[0]),)
+    candidate = compose(CONVOLUTION, [facts], found, recipe, device=H200)
+    made = export(candidate, tmp_path, name="convolved", archs=("sm_90a",))
+    alone(installed(made, tmp_path), IN_CONVOLUTION, cwd=tmp_path)
+    with pytest.raises(UserError, match="for sm_90a alone"):
+        export(candidate, tmp_path, name="convolved", archs=("sm_80",))
+
+
 def test_what_cannot_be_exported_is_refused_in_a_sentence(tmp_path: Path) -> None:
     ours = candidate(training=False)
     for name in ("torch", "Fast", "os", "a-b", "tilewright_kernels"):

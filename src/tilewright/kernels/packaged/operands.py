@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -66,9 +67,16 @@ def _has(fused: Any, rows: int, device: Any) -> bool:
 
 
 def adapt_products() -> None:
-    """The same of `FusedProduct`, which takes operands of the Spec's shapes alone."""
+    """The same of `FusedProduct`, and of `FusedConv` where it is there, which take operands of the Spec's shapes
+    alone."""
     host = import_module(".cuda.gemm.host.fused", __package__)
-    call = host.FusedProduct.__call__
+    _adapt_whole(host, host.FusedProduct)
+    if find_spec(".cuda.conv", __package__) is not None:
+        _adapt_whole(host, import_module(".cuda.conv.fused", __package__).FusedConv)
+
+
+def _adapt_whole(host: Any, fused: Any) -> None:
+    call = fused.__call__
 
     def adapted(self: Any, *operands: Tensor) -> tuple[Tensor, ...]:
         try:
@@ -78,4 +86,4 @@ def adapt_products() -> None:
             made = call(self, *map(laid, operands, walks))
         return made
 
-    host.FusedProduct.__call__ = adapted
+    fused.__call__ = adapted

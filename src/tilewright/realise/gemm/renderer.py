@@ -61,7 +61,8 @@ def fits(program: Program, device: Device) -> Fit | Refused:
         return Refused("no product of matrices", foreign=True)
     if device.architecture != FITTED.architecture:
         return Refused(f"the product's skeleton needs {FITTED.architecture} (TMA and wgmma)")
-    return refused(no_matrices(program) or unsupported(program, device), ranked=True)
+    why = no_matrices(program)
+    return refused(unsupported(program, device), ranked=True) if why is None else Refused(why, foreign=True)
 
 
 def points(program: Program, device: Device) -> Space:

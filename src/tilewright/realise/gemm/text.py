@@ -164,7 +164,7 @@ def fused_text(program: Program, name: str, settings: Point, *, architecture: st
     first = (*_read(program, "left", "right"), *more)
     imports, made, before = prologue_texts(program)
     before += _zeros(program)
-    program = safe_names(reduced_in_strength(rounded_once(_epilogue(program))))
+    program = safe_names(reduced_in_strength(rounded_once(epilogue_of(program))))
     others = [o for o in program.operands if o.name not in PRODUCTS]
     partly = [(o.name, each_of(o.at)) for o in others if o.at]
     output, *further = program.outputs
@@ -230,7 +230,7 @@ def _spec(tensor: Operand | Output) -> str:
     return tensors([replace(tensor, indexed=False) if isinstance(tensor, Operand) else tensor]).strip()
 
 
-def _epilogue(program: Program) -> Program:
+def epilogue_of(program: Program) -> Program:
     """What is left when the products are at hand, as operands of these names."""
     found = dict(zip((p.result for p in program.products), PRODUCTS, strict=False))
 

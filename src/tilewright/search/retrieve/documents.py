@@ -19,7 +19,8 @@ from tilewright.facts.rule import Rule
 from .rules import rules
 
 _TAGS = ("architectures", "operations", "dtypes")
-_ARCHITECTURES = {**ARCHITECTURES, "cuda/gemm": (DEVICES["h200"].architecture,)}
+_OPERATIONS = {"cuda/gemm": ("product",), "cuda/conv": ("convolution",)}  # of skeletons for tensor cores
+_ARCHITECTURES = {**ARCHITECTURES, **dict.fromkeys(_OPERATIONS, (DEVICES["h200"].architecture,))}
 
 
 @cache
@@ -64,11 +65,11 @@ def _skeletons() -> Iterator[Document]:
     root = files("tilewright.kernels")
     for target in ("cuda", "cpu"):
         for path, file in _all_of(root.joinpath(target), target):
-            text, of = _head(file), "cuda/gemm" if path.startswith("cuda/gemm/") else target
+            text, of = _head(file), next((own for own in _OPERATIONS if path.startswith(f"{own}/")), target)
             if text:
                 yield Document(
                     kind="skeleton", name=path, title=text.partition("\n")[0], text=text,
-                    architectures=_ARCHITECTURES[of], operations=("product",) if of == "cuda/gemm" else (),
+                    architectures=_ARCHITECTURES[of], operations=_OPERATIONS.get(of, ()),
                 )  # fmt: skip
 
 

@@ -1,0 +1,239 @@
+"""Convolutions with what is computed of them on the way out: one takes the pointwise region that alone reads it for its
+epilogue, where that lies over the output as it is.
+
+The domain is (N, Co, *o), of groups (N, G, Co, *o); contracted are a group's channels and the taps. A transposed
+convolution goes through its taps backwards, and reads x at a quotient by its stride, where that is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.facts.pattern import Bind, Match
+from tilewright.ir.access import Access, Position, Quotient
+from tilewright.ir.graph import Call, Node, Ref, Struct, Template
+from tilewright.ir.program import Contraction, Operand, Output, Program, Statement
+
+from .coarse import refined
+from .region import Flow
+
+Found = tuple[Program, Match]
+Unsupported = Callable[[Program], str | None]
+_NAMES = {f"aten.conv{d}d.{kind}": False for d in (1, 2, 3) for kind in ("default", "padding")} | {
+    "aten.convolution.default": False,
+    **{f"aten.conv_transpose{d}d.{kind}": True for d, kind in ((1, "default"), (2, "input"), (3, "input"))},
+}
+_TYPES = ("f32", "f16", "bf16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolved:
+    """One call: `node` = the convolution of x and the weight, + bias. `out` and the other tuples are spatial."""
+
+    node: Node
+    x: Node
+    weight: Node
+    bias: Node | None
+    groups: int
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+
+    @property
+    def out(self) -> tuple[int, ...]:
+        return self.node.shape[2:]
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        """The domain in front of the spatial dimensions."""
+        batch, columns = self.node.shape[:2]
+        return (batch, columns) if self.groups == 1 else (batch, self.groups, columns // self.groups)
+
+    @property
+    def domain(self) -> tuple[int, ...]:
+        return (*self.outer, *self.out)
+
+
+def convolutions(flow: Flow, regions: Sequence[Found], unsupported: Unsupported) -> tuple[list[Found], dict[str, str]]:
+    """The convolutions of a graph, each with its epilogue where it has one, and why others are left to torch, by the
+    names of their nodes. `regions`: what was fused without them, and what no product takes; one that reads several
+    convolutions is the last one's."""
+    found: list[Found] = []
+    left: dict[str, str] = {}
+    free = list(regions)
+    for node in reversed(flow.graph.nodes):
+        whole = convolution(flow, node) if node.name in flow.live else None
+        if whole is None:
+            continue
+        alone = _alone(whole) if not node.order else None
+        region = _reader(flow, node.name, free) if alone is not None else None
+        fused = _with_epilogue(whole, region) if region is not None else None
+        made = next((f for f in (fused, alone) if f is not None and unsupported(f[0]) is None), None)
+        if made is not None:
+            found.append(made)
+            free = [r for r in free if made is not fused or r is not region]
+        else:
+            left[node.name] = "its result lies in another order" if alone is None else str(unsupported(alone[0]))
+    return found[::-1], left
+
+
+def convolution(flow: Flow, node: Node) -> Convolved | None:
+    """The convolution that this result of a call is; None of another call, and of an empty one."""
+    call = flow.calls.get(node.origin)
+    if node.op != "call" or call is None or call.target not in _NAMES or call.results != (node.name,):
+        return None
+    if node.dtype not in _TYPES or 0 in node.shape or call.kwargs:
+        return None
+    made = _read(flow, node, call)
+    if made is None or made.x.dtype != node.dtype or made.weight.dtype != node.dtype:
+        return None
+    return made
+
+
+def _read(flow: Flow, node: Node, call: Call) -> Convolved | None:
+    """What the arguments say."""
+    general = call.target == "aten.convolution.default"
+    transposed: Template = _NAMES[call.target]
+    defaults: list[Template] = [None, None, None, 1, 0, *((0, 1, 1) if transposed else (1, 1))]
+    if general:
+        defaults = [None, None, None, 1, 0, 1, False, 0, 1]
+    args = [*call.args, *defaults[len(call.args) :]]
+    nodes = [flow.nodes[a.name] if isinstance(a, Ref) else None for a in args[:3]]
+    x, weight, bias = nodes
+    if x is None or weight is None or not len(x.shape) == len(weight.shape) == len(node.shape):
+        return None
+    if general:
+        _, _, _, stride, padding, dilation, transposed, _, groups = args
+    elif transposed:
+        _, _, _, stride, padding, _, groups, dilation = args
+    else:
+        _, _, _, stride, padding, dilation, groups = args
+    rank = len(node.shape) - 2
+    taps = weight.shape[2:]
+    steps, spread = _numbers(stride, rank), _numbers(dilation, rank)
+    if padding == "same" and spread is not None:
+        padding = Struct(kind="list", items=tuple(d * (t - 1) // 2 for d, t in zip(spread, taps, strict=True)))
+    padded = _numbers(0 if padding == "valid" else padding, rank)
+    if steps is None or spread is None or padded is None or not isinstance(groups, int):
+        return None
+    return Convolved(
+        node=node, x=x, weight=weight, bias=bias, groups=groups, stride=steps, padding=padded, dilation=spread,
+        transposed=bool(transposed),
+    )  # fmt: skip
+
+
+def _numbers(value: Template, rank: int) -> tuple[int, ...] | None:
+    """One for each spatial dimension."""
+    items = value.items if isinstance(value, Struct) else (value,)
+    found = tuple(i for i in items if isinstance(i, int))
+    if len(found) != len(items) or len(found) not in (1, rank):
+        return None
+    return found if len(found) == rank else found * rank
+
+
+def contraction_of(whole: Convolved, x: Operand, weight: Operand) -> Contraction:
+    """Over the domain."""
+    at, rank, out = len(whole.outer), len(whole.domain), len(whole.out)
+    own = [Position(steps=((d, 1),)) for d in range(at)]
+    channel, taps = Position(steps=((rank, 1),)), [Position(steps=((rank + 1 + d, 1),)) for d in range(out)]
+    places: list[Position | Quotient] = []
+    for d in range(out):
+        step, start = whole.dilation[d], -whole.padding[d]
+        if whole.transposed:
+            step, start = -step, -start
+        along = at + d, 1 if whole.transposed else whole.stride[d]
+        place = Position(start=start, steps=(along, (rank + 1 + d, step)))
+        if whole.transposed and whole.stride[d] > 1:
+            place = Quotient(start=start, steps=place.steps, each=whole.stride[d], exact=True)
+        places.append(place)
+    over = (weight.shape[at - 2 + (0 if whole.transposed else 1)], *weight.shape[at:])
+    whole_domain = whole.domain + over
+    padded = any(not p.surely_inside(size, whole_domain) for p, size in zip(places, whole.x.shape[2:], strict=True))
+    sides = (channel, own[-1]) if whole.transposed else (own[-1], channel)
+    return Contraction(
+        result="v0", dtype=whole.node.dtype, over=over, allow_tf32=whole.node.dtype == "f32",
+        left=Access(operand=x.name, at=(*own[:-1], channel, *places), padded=padded),
+        right=Access(operand=weight.name, at=(*own[1:-1], *sides, *taps)),
+    )  # fmt: skip
+
+
+def _bound(node: Node, shape: tuple[int, ...]) -> Bind:
+    return Bind(node=node.name, split=shape, order=tuple(range(len(shape))))
+
+
+def _alone(whole: Convolved) -> Found:
+    """The convolution with its bias."""
+    groups, (batch, channels, *image) = whole.groups, whole.x.shape
+    grouped = () if groups == 1 else (groups,)
+    first, second, *taps = whole.weight.shape
+    inputs = [
+        (whole.x, (batch, *grouped, channels // groups, *image)),
+        (whole.weight, (*grouped, first // groups, second, *taps)),
+    ]
+    operands = [
+        Operand(name=f"x{i}", dtype=whole.node.dtype, shape=shape, indexed=True, order=_order(node, shape))
+        for i, (node, shape) in enumerate(inputs)
+    ]
+    binds = [_bound(node, shape) for node, shape in inputs]
+    body: list[Contraction | Statement] = [contraction_of(whole, *operands)]
+    last = "v0"
+    if whole.bias is not None:
+        own = whole.outer[1:]
+        operands.append(Operand(name="x2", dtype=whole.bias.dtype, shape=(1, *own, *(1 for _ in whole.out))))
+        binds.append(_bound(whole.bias, own))
+        body.append(Statement(result="v1", op="add", args=("v0", "x2"), dtype=whole.node.dtype))
+        last = "v1"
+    outputs = (Output(name=last, dtype=whole.node.dtype, shape=whole.domain),)
+    program = Program(domain=whole.domain, operands=tuple(operands), body=tuple(body), outputs=outputs)
+    site = Match(nodes=(whole.node.name,), operands=tuple(binds), outputs=(_bound(whole.node, whole.domain),))
+    return program, site
+
+
+def _order(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """How it lies, where its dimensions are not in two."""
+    return node.order if len(shape) == len(node.shape) else ()
+
+
+def _reader(flow: Flow, name: str, regions: Sequence[Found]) -> Found | None:
+    """The one region that reads a value, where nothing else does."""
+    readers = set(flow.readers[name])
+    homes = [region for region in regions if readers & set(region[1].nodes)]
+    if len(homes) != 1 or name in flow.kept or not readers <= set(homes[0][1].nodes):
+        return None
+    return homes[0]
+
+
+def _with_epilogue(whole: Convolved, region: Found) -> Found | None:
+    """Both as one Program; None where the region is no epilogue: not pointwise, or over other dimensions."""
+    if region[0].reduced or not all(isinstance(i, Statement) for i in region[0].body):
+        return None
+    if any(isinstance(i, Statement) and i.op in ("index", "inside") for i in region[0].body):
+        return None
+    program, site = refined(region, whole.domain)
+    mine = [i for i, bind in enumerate(site.operands) if bind.node == whole.node.name]
+    written = all(o.shape == whole.domain and not o.parts for o in program.outputs)
+    if program.domain != whole.domain or len(mine) != 1 or not written:
+        return None
+    own, bind = program.operands[mine[0]], site.operands[mine[0]]
+    wide = tuple(range(len(bind.order)))
+    if own.shape != whole.domain or bind.order != wide or any(b.order != wide for b in site.outputs):
+        return None
+    first, place = _alone(whole)
+    operands, binds, body = list(first.operands), list(place.operands), list(first.body)
+    names = {own.name: first.outputs[0].name}
+    for other, there in zip(program.operands, site.operands, strict=True):
+        if other is not own:
+            names[other.name] = f"x{len(operands)}"
+            operands.append(replace(other, name=names[other.name]))
+            binds.append(there)
+    for item in program.body:
+        assert isinstance(item, Statement)
+        names[item.result] = f"v{len(body)}"
+        args = tuple(names[a] if isinstance(a, str) else a for a in item.args)
+        body.append(replace(item, result=names[item.result], args=args))
+    outputs = tuple(replace(o, name=names[o.name]) for o in program.outputs)
+    made = Program(domain=whole.domain, operands=tuple(operands), body=tuple(body), outputs=outputs)
+    nodes = (whole.node.name, *site.nodes)
+    return made, Match(nodes=nodes, operands=tuple(binds), outputs=site.outputs, spared=(whole.node.name,))

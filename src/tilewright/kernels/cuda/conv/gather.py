@@ -1,0 +1,97 @@
+"""Which addresses of x a pixel's windows have: its origin, the taps that lie inside, and groups of K."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cutlass
+from cutlass import Int32, Int64
+
+from .ptx import read_group
+from .shape import GROUP, ConvShape
+
+
+class Gather:
+    """`walk`: strides of x along (sample, group, channel, three spatial dimensions); `item`: bytes of an element."""
+
+    def __init__(self, shape: ConvShape, walk: tuple[int, ...], item: int) -> None:
+        self.shape, self.walk, self.item = shape, walk, item
+        self.tested = shape.tested()
+
+    def pixel(self, number: Any) -> tuple[Any, Any, Any, Any]:
+        """(sample, place along each dimension) of a pixel; of one behind the last that one's."""
+        _, o1, o2 = self.shape.out
+        number = cutlass.min(number, Int32(self.shape.pixels - 1))
+        line, last = number // o2, number % o2
+        plane = line // o1
+        return plane // self.shape.out[0], plane % self.shape.out[0], line % o1, last
+
+    def origin(self, x: Any, at: tuple[Any, ...], group: Any) -> Any:
+        """The address that tap 0 of channel 0 of the group has, perhaps outside of x."""
+        s, (of_n, of_g, _, *steps) = self.shape, self.walk
+        place = Int64(at[0]) * of_n + Int64(group) * of_g
+        for d in range(3):
+            place = place + Int64(at[1 + d] * s.stride[d] + s.start[d]) * steps[d]
+        return x.iterator.toint() + place * self.item
+
+    def bits(self, at: tuple[Any, ...]) -> dict[int, Any]:
+        """By dimension, whether each tap lies inside of x, a bit each."""
+        s, found = self.shape, {}
+        for d in self.tested:
+            first, bits = at[1 + d] * s.stride[d] + s.start[d], Int32(0)
+            for t in range(s.taps[d]):
+                place = first + t * s.step[d]
+                inside = Int32(place >= 0) & Int32(place < s.image[d])
+                bits = bits | (inside << Int32(t))
+            found[d] = bits
+        return found
+
+    def _offset(self, channel: Any, tap: tuple[Any, Any, Any]) -> Any:
+        """In elements, from the origin."""
+        return channel * self.walk[2] + sum(t * self.shape.step[d] * self.walk[3 + d] for d, t in enumerate(tap))
+
+    @staticmethod
+    def _test(bits: dict[int, Any], tap: tuple[Any, Any, Any]) -> Any:
+        """Whether this tap lies inside of x, 1 or 0; None where all do."""
+        found = None
+        for d, of_dim in bits.items():
+            bit = of_dim >> Int32(tap[d])
+            found = bit if found is None else found & bit
+        return None if found is None else found & Int32(1)
+
+    def natural(self, group: int, pixel: tuple[Any, Any]) -> list[Any]:
+        """A group whose offsets are constants. `pixel`: its origin and its bits."""
+        s, (origin, bits) = self.shape, pixel
+        offsets: list[int | None] = []
+        tests: list[Any] = []
+        known: dict[int, Any] = {}
+        for k in range(group * GROUP, (group + 1) * GROUP):
+            channel, number = s.place(k)
+            inside = channel < s.channels
+            tap = s.tap(number)
+            if inside and number not in known:
+                known[number] = self._test(bits, tap)
+            offsets.append(self._offset(channel, tap) * self.item if inside else None)
+            tests.append(known[number] if inside else None)
+        return read_group(self.item, origin, offsets, tests)
+
+    def blocked(self, group: Any, pixel: tuple[Any, Any]) -> list[Any]:
+        """A group of neighbouring channels at one tap."""
+        s, (origin, bits) = self.shape, pixel
+        group = Int32(group)
+        block, number = group // s.all_taps, group % s.all_taps
+        tap = s.tap(number)
+        test = self._test(bits, tap)
+        address = origin + Int64(self._offset(block * GROUP, tap)) * self.item
+        odd = s.group_count * GROUP < s.depth or s.channels % GROUP > 0
+        return read_channels(self.item, address, self.walk[2], s.channels - block * GROUP if odd else None, test)
+
+
+def read_channels(item: int, address: Any, step: int, left: Any, test: Any) -> list[Any]:
+    """A group of neighbouring channels, `step` elements apart, of which so many are `left` (None: enough), all of them
+    0 where the test is."""
+    offsets = [j * step * item for j in range(GROUP)]
+    if left is None:
+        return read_group(item, address, offsets, [test] * GROUP)
+    there = [Int32(left > j) for j in range(GROUP)]
+    return read_group(item, address, offsets, [t if test is None else t & test for t in there])

@@ -1,0 +1,139 @@
+"""A convolution as an implicit product: rows are pixels of the output, K is (c, tap), and every window is gathered.
+
+    stage       64 of K: pixels x 64 of 16 bits, rows of 128 bytes whose chunks of 16 are swizzled (chunk q of row r
+                lies at q ^ (r % 8)), weights the same way; hi and lo of fp16x3 behind one another
+    thread      one pixel (two threads a pixel, half of K each, where there are twice as many): reads x at the pixel's
+                origin + the tap's offset, GROUP of K at a time, neighbours in a warp being neighbours along the
+                output's last dimension; scales, rounds or splits them; writes a chunk
+
+For any stride, and for few channels, of which K is short.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from cutlass import Int32, cute
+from cutlass.cute.nvgpu import warpgroup
+from cutlass.tensor_utils import LayoutEnum
+from cutlass.utils import hopper_helpers
+
+from ..common.control import when
+from ..gemm.epilogue.epilogue import power_of_two
+from .gather import Gather
+from .kernel import ConvKernel, arrive, scale_exponent
+from .ptx import planes_of, write_chunk
+from .shape import ATOM, DEPTH, GROUP
+
+CHUNK = 16  # bytes
+LINE = 128  # bytes of a row of a stage
+AT_ONCE = 4  # groups that a thread reads before it writes them
+
+
+class ImplicitConv(ConvKernel):
+    """See the module's docstring."""
+
+    abreast = 2
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        s = self.shape
+        self.rows, self.steps, self.tail, self.unrolled = s.pixels, s.steps, s.tail, s.natural
+        self.gather = Gather(s, self.walk, self.item)
+
+    def _layouts(self) -> list[Any]:
+        """Of the stages of pixels and of weights."""
+        p = self.point
+        tile = (p.pixels, p.columns, DEPTH)
+        slots_b = (self.steps if p.resident else p.stages) * p.planes
+        return [
+            hopper_helpers.make_smem_layout_a(LayoutEnum.ROW_MAJOR, tile, self.kind, p.stages * p.planes),
+            hopper_helpers.make_smem_layout_b(LayoutEnum.ROW_MAJOR, tile, self.kind, slots_b),
+        ]
+
+    def _memory(self, shared: Any, layouts: list[Any]) -> tuple[Any, Any]:
+        s_a, s_b = (
+            shared.allocate_tensor(self.kind, layout.outer, byte_alignment=1024, swizzle=layout.inner)
+            for layout in layouts
+        )
+        return s_a, s_b
+
+    def _fragments(self, mma: Any, s_a: Any, s_b: Any, group: Any) -> tuple[Any, Any]:
+        """(atom, parts of M or N, ATOMs, slots) of both."""
+        by_group = mma.get_slice(cute.make_layout(2, stride=128)(group))
+        return mma.make_fragment_A(by_group.partition_A(s_a)), mma.make_fragment_B(by_group.partition_B(s_b))
+
+    def _state(self, x: Any, highest: Any, tile: tuple[Any, Any], thread: Any) -> tuple[Any, ...]:
+        """Of this thread in a tile, which begins at a pixel and has a group."""
+        row, part = thread % self.point.pixels, thread // self.point.pixels
+        at = self.gather.pixel(tile[0] + row)
+        scale = power_of_two(scale_exponent(highest[at[0]])) if self.scaled else None
+        return row, part, (self.gather.origin(x, at, tile[1]), self.gather.bits(at)), scale
+
+    def _output(self, number: Any) -> tuple[Any, Any]:
+        """The pixel of a row, and whether there is one."""
+        return self.gather.pixel(number), number < self.shape.pixels
+
+    def _fill(
+        self, barriers: Any, s_a: Any, state: tuple[Any, ...], step: Any, turn: Any, *, last: bool = False
+    ) -> None:
+        """Gather a step of K for this thread's pixel; a step of a constant number, or the `last`, may be short."""
+        p, s = self.point, self.shape
+        row, part, pixel, scale = state
+        stage, _ = self._stage(turn)
+        short = last or (isinstance(step, int) and step == s.steps - 1)
+        groups = (s.tail if short and s.tail else DEPTH // ATOM) * (ATOM // GROUP)
+        line = Int32(s_a.iterator.toint()) + stage * p.pixel_bytes + row * LINE
+        parts = p.producers // p.pixels
+        each = groups // parts
+        write, ready = partial(self._write, (line, row % 8), scale), partial(self._await_free, barriers, turn)
+        first = step * (DEPTH // GROUP)
+        if s.natural:
+            for number in range(parts):
+                mine = range(number * each, (number + 1) * each)
+                body = partial(self._gather, mine, lambda q: self.gather.natural(first + q, pixel), write, ready)
+                body() if parts == 1 else when(part == number, body)
+        else:
+            begin = part * each if parts > 1 else 0
+            self._gather(
+                range(each), lambda q: self.gather.blocked(first + begin + q, pixel),
+                lambda q, values: write(begin + q, values), ready,
+            )  # fmt: skip
+        cute.arch.fence_view_async_shared()
+        cute.arch.sync_warp()
+        arrive(barriers + stage)
+
+    @staticmethod
+    def _gather(groups: range, read: Any, write: Any, ready: Any) -> None:
+        """Some groups are asked for before the stage is `ready`, and written then."""
+        for first in range(0, len(groups), AT_ONCE):
+            some = groups[first : first + AT_ONCE]
+            found = [read(q) for q in some]
+            if first == 0:
+                ready()
+            for q, values in zip(some, found, strict=True):
+                write(q, values)
+
+    def _write(self, line: tuple[Any, Any], scale: Any, q: Any, values: list[Any]) -> None:
+        """A chunk of each plane."""
+        start, turn = line
+        address = start + (turn ^ Int32(q)) * CHUNK
+        for plane, words in enumerate(planes_of(values, scale, self.point.planes)):
+            write_chunk(address + plane * self.point.pixels * LINE, words)
+
+    def _chain(
+        self, given: tuple[Any, Any, Any], total: Any, at: tuple[int, Any, Any], *, onto: bool, last: bool
+    ) -> None:  # fmt: skip
+        """The wgmma `at` (part of the rows, stage, step), the small products first."""
+        p, (mma, (r_a, r_b), _), (part, stage, step) = self.point, given, at
+        slots = stage * p.planes, (step if p.resident else stage) * p.planes
+        atom = cute.make_mma_atom(mma.op)
+        atom.set(warpgroup.Field.ACCUMULATE, onto)
+        for plane_a, plane_b in ((0, 0),) if p.planes == 1 else ((1, 0), (0, 1), (0, 0)):
+            for block in range(self.tail if last else DEPTH // ATOM):
+                cute.mma_atom_call(
+                    atom, total[(None, 0, 0)], r_a[(None, part, block, slots[0] + plane_a)],
+                    r_b[(None, 0, block, slots[1] + plane_b)], total[(None, 0, 0)],
+                )  # fmt: skip
+                atom.set(warpgroup.Field.ACCUMULATE, True)

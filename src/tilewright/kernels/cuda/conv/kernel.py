@@ -1,0 +1,246 @@
+"""What kernels of a convolution have in common (sm_90a): who does what, and how the sums leave.
+
+    first warps          gather rows of the product into stages of shared memory: `_fill`
+    thread 0             fetches the weights, which `prepare` has packed as shared memory has them: once, if they are
+                         resident, else into the same stages
+    last two warpgroups  wgmma on a stage once it is full, 64 rows each (several times): `_chain`; then the epilogue,
+                         straight to the output's rows
+
+CTAs are persistent: each takes tiles of rows, and of columns of one group, as far apart as there are CTAs. fp16x3 adds
+hi*lo, lo*hi and hi*hi up in the tensor cores over a stage, and that to an fp32 sum in registers.
+
+An fp32 number is scaled by the power of two that puts the largest of its sample into [2^14, 2^15), a weight by that of
+its output channel, and the sum is scaled back; so fp16 reaches to 2^-39 of the largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import cutlass
+from cutlass import BFloat16, Float16, Float32, Int32, Int64, cute
+from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
+from cutlass.memory import SmemAllocator
+from cutlass.utils import hopper_helpers
+
+from ..common.control import when
+from ..gemm.epilogue.epilogue import power_of_two
+from ..gemm.fp32.pair import exponent_of
+from ..gemm.mainloop.two_level import promote
+from .epilogue import ConvEpilogue
+from .ptx import copy_bulk
+from .shape import ConvShape
+from .tiles import CONSUMERS, ConvPoint
+
+_LARGEST_SHIFT = 126
+
+
+def scale_exponent(bits: Any) -> Any:
+    """The exponent of the power of two by which what has this largest magnitude is scaled."""
+    return cutlass.max(cutlass.min(exponent_of(bits), Int32(_LARGEST_SHIFT)), Int32(-_LARGEST_SHIFT))
+
+
+def arrive(barrier: Any) -> None:
+    """One of a warp, for all of it."""
+    when(cute.arch.lane_idx() == 0, lambda: cute.arch.mbarrier_arrive(barrier))
+
+
+class ConvKernel:
+    """A ConvShape at a ConvPoint for inputs of one type, ready to be traced. `walk`: the strides of x along (sample,
+    group, channel, three spatial dimensions)."""
+
+    rows: int  # of the product
+    steps: int  # stages of a tile
+    unrolled = False  # whether the number of a step is a constant of the code
+    tail = 0  # ATOMs of the last step, where it is shorter than the others
+    abreast: int  # warpgroups that a wgmma of the tile is cut into
+
+    def __init__(self, shape: ConvShape, point: ConvPoint, finish: ConvEpilogue, *, dtype: str, walk: Any) -> None:
+        self.shape, self.point, self.finish, self.walk = shape, point, finish, tuple(walk)
+        self.scaled = dtype == "f32"
+        self.kind = BFloat16 if dtype == "bf16" else Float16
+        self.item = 4 if self.scaled else 2
+        self.tiles = point.tiles * shape.groups  # of columns
+
+    def launch(self, tensors: tuple[Any, ...], outs: list[Any], operands: list[Any], ctas: Any, stream: Any) -> None:
+        """Emit the launch. `tensors`: x, packed weights, magnitudes of the samples, factors of the channels."""
+        p, major = self.point, OperandMajorMode.K
+        self.all_work = -(-self.rows // p.pixels) * self.tiles
+        mma = hopper_helpers.make_trivial_tiled_mma(
+            self.kind, self.kind, major, major, Float32, (self.abreast, 1, 1), tiler_mn=(64, p.columns)
+        )
+        kernel = self._kernel(list(tensors), outs, operands, mma, self._layouts())
+        grid = [cutlass.min(ctas, Int32(self.all_work)), 1, 1]
+        kernel.launch(grid=grid, block=[p.threads, 1, 1], min_blocks_per_mp=1, stream=stream)
+
+    @cute.kernel
+    def _kernel(self, given: list, outs: list, operands: list, mma: cute.TiledMma, layouts: list) -> None:
+        p = self.point
+        x, packed, highest, factors = given
+        thread = cute.arch.thread_idx()[0]
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        shared = SmemAllocator()
+        barriers = shared.allocate_array(cutlass.Int64, 2 * p.stages + 1)
+        s_a, s_b = self._memory(shared, layouts)
+        when(thread == 0, partial(self._make_barriers, barriers))
+        cute.arch.mbarrier_init_fence()
+        cute.arch.sync_threads()
+        first = cute.arch.block_idx()[0]
+        stride = cute.arch.grid_dim()[0]
+        if warp < p.producers // 32:
+            cute.arch.setmaxregister_decrease(p.registers[0])
+            when(thread == 0, partial(self._fetch_resident, barriers, packed, s_b))
+            work = first
+            turn = Int32(0)
+            while work < self.all_work:
+                tile = work % self.tiles
+                state = self._state(x, highest, (work // self.tiles * p.pixels, tile // p.tiles), thread)
+                fill = partial(self._fill, barriers, s_a, state)
+                fetch = partial(self._fetch, barriers, packed, s_b, tile, thread)
+                if cutlass.const_expr(self.unrolled):
+                    for number in cutlass.range_constexpr(self.steps):
+                        fetch(number, turn + number)
+                        fill(number, turn + number)
+                else:
+                    for step in cutlass.range(self.steps - (self.tail > 0), unroll=1):
+                        fetch(step, turn + step)
+                        fill(step, turn + step)
+                    if cutlass.const_expr(self.tail > 0):
+                        fetch(self.steps - 1, turn + (self.steps - 1))
+                        fill(self.steps - 1, turn + (self.steps - 1), last=True)
+                turn += self.steps
+                work += stride
+        else:
+            cute.arch.setmaxregister_increase(p.registers[1])
+            group = warp // 4 - p.producers // 128
+            fragments = self._fragments(mma, s_a, s_b, group)
+            sum_layout = cute.make_layout(((2, 2, p.columns // 8), 1, 1))
+            sums = [cute.make_rmem_tensor(sum_layout, Float32) for _ in range(p.parts)]
+            wave = cute.make_rmem_tensor(sum_layout, Float32)
+            multiply = partial(self._multiply, partial(self._chain, (mma, fragments, group)), barriers, sums, wave)
+            if cutlass.const_expr(p.resident):
+                cute.arch.mbarrier_wait(barriers + 2 * p.stages, 0)
+            work = first
+            turn = Int32(0)
+            while work < self.all_work:
+                for part in cutlass.range_constexpr(p.parts):
+                    sums[part].fill(0.0)
+                for step in cutlass.range(self.steps - (self.tail > 0), unroll=1):
+                    multiply(step, turn + step, last=False)
+                if cutlass.const_expr(self.tail > 0):
+                    multiply(self.steps - 1, turn + (self.steps - 1), last=True)
+                if cutlass.const_expr(p.planes == 1):
+                    warpgroup.wait_group(0)
+                    self._free(barriers, turn + (self.steps - 1))
+                self._finish(sums, work, group, (highest, factors), outs, operands)
+                turn += self.steps
+                work += stride
+
+    # ---- what a kind of kernel does in its own way
+
+    _layouts: Callable[..., list[Any]]  # of the stages of rows, and of the weights that are held
+    _memory: Callable[..., tuple[Any, Any]]  # both in shared memory
+    _fragments: Callable[..., tuple[Any, Any]]  # as wgmma reads both
+    _state: Callable[..., Any]  # of a thread that gathers, in a tile
+    _fill: Callable[..., None]  # gathers a step's part of it
+    _chain: Callable[..., None]  # the wgmma of a step for a part of the rows
+    _output: Callable[..., tuple[Any, Any]]  # the pixel of a row, and whether it is an output's
+
+    # ---- barriers
+
+    def _make_barriers(self, barriers: Any) -> None:
+        p = self.point
+        for stage in range(p.stages):
+            cute.arch.mbarrier_init(barriers + stage, p.producers // 32 + (0 if p.resident else 1))
+            cute.arch.mbarrier_init(barriers + p.stages + stage, CONSUMERS // 32)
+        cute.arch.mbarrier_init(barriers + 2 * p.stages, 1)
+
+    def _stage(self, turn: Any) -> tuple[Any, Any]:
+        """The stage of a step that is number `turn` of the CTA's, and how often it has gone round, modulo 2."""
+        return turn % self.point.stages, turn // self.point.stages % 2
+
+    def _await_free(self, barriers: Any, turn: Any) -> None:
+        """The stage of this step may be written."""
+        stage, phase = self._stage(turn)
+        cute.arch.mbarrier_wait(barriers + (self.point.stages + stage), phase ^ 1)
+
+    def _free(self, barriers: Any, turn: Any) -> None:
+        """A warp that multiplies is through with a stage."""
+        arrive(barriers + (self.point.stages + self._stage(turn)[0]))
+
+    # ---- weights
+
+    def _fetch_resident(self, barriers: Any, packed: Any, s_b: Any) -> None:
+        p = self.point
+        if not p.resident:
+            return
+        barrier = barriers + 2 * p.stages
+        cute.arch.mbarrier_arrive_and_expect_tx(barrier, p.weight_bytes * self.steps)
+        for step in range(self.steps):
+            self._copy(packed, s_b, (step, step), barrier)
+
+    def _fetch(self, barriers: Any, packed: Any, s_b: Any, tile: Any, thread: Any, step: Any, turn: Any) -> None:
+        """The weights of a step into their stage, once that is free."""
+        p = self.point
+        if p.resident:
+            return
+        stage, _ = self._stage(turn)
+
+        def fetch() -> None:
+            self._await_free(barriers, turn)
+            cute.arch.mbarrier_arrive_and_expect_tx(barriers + stage, p.weight_bytes)
+            self._copy(packed, s_b, (tile * self.steps + step, stage), barriers + stage)
+
+        when(thread == 0, fetch)
+
+    def _copy(self, packed: Any, s_b: Any, numbers: tuple[Any, Any], barrier: Any) -> None:
+        size = self.point.weight_bytes
+        source = packed.iterator.toint() + Int64(numbers[0]) * size
+        target = Int32(s_b.iterator.toint()) + numbers[1] * size
+        copy_bulk(target, source, size, Int32(barrier.toint()))
+
+    # ---- products and what comes out
+
+    def _multiply(
+        self, chain: Any, barriers: Any, sums: list[Any], wave: Any, step: Any, turn: Any, *, last: bool
+    ) -> None:
+        """A step, for all parts."""
+        p = self.point
+        stage, phase = self._stage(turn)
+        cute.arch.mbarrier_wait(barriers + stage, phase)
+        if p.planes == 1:
+            warpgroup.fence()
+            for part, total in enumerate(sums):
+                chain(total, (part, stage, step), onto=True, last=last)
+            warpgroup.commit_group()
+            warpgroup.wait_group(1)
+            when(Int32(step) > 0, partial(self._free, barriers, turn - 1))
+            return
+        for part, total in enumerate(sums):
+            warpgroup.fence()
+            chain(wave, (part, stage, step), onto=False, last=last)
+            warpgroup.commit_group()
+            warpgroup.wait_group(0)
+            promote(total, wave)
+        self._free(barriers, turn)
+
+    def _finish(
+        self, sums: list[Any], work: Any, group: Any, scales: tuple[Any, Any], outs: list[Any], operands: list[Any]
+    ) -> None:
+        """Scale the sums back and write what the epilogue makes of them."""
+        p, s = self.point, self.shape
+        lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx() % 4
+        tile = work % self.tiles
+        column = tile % p.tiles * p.columns + lane % 4 * 2
+        for part, total in enumerate(sums):
+            for r in range(2):
+                number = work // self.tiles * p.pixels + part * 128 + group * 64 + warp * 16 + lane // 4 + 8 * r
+                at, inside = self._output(number)
+                inverse = power_of_two(-scale_exponent(scales[0][at[0]])) if self.scaled else None
+                body = partial(
+                    self.finish.row, total, r, (at, tile // p.tiles, column), (inverse, scales[1]), outs, operands,
+                    p.columns * p.tiles > s.columns,
+                )  # fmt: skip
+                when(inside, body)

@@ -1,0 +1,127 @@
+"""A setting of the kernels' knobs, and what it takes of shared memory and registers: plain numbers, no CUDA."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from .shape import ATOM, DEPTH, GROUP, ConvShape, phases
+from .windows import Windows
+
+KNOBS: dict[str, tuple[Any, ...]] = {
+    "kernel": ("gather", "window"), "pixels": (128, 256, 512),
+    "columns": (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256),
+    "producers": (128, 256), "stages": ("auto", 2, 3, 4, 5, 6), "precision": ("plain", "fp16x3", "tf32"),
+    "weights": ("auto", "streamed"),
+}  # fmt: skip
+DEFAULTS: dict[str, Any] = {"kernel": "gather", "pixels": 128, "columns": 0, "producers": 256, "stages": "auto",
+                            "precision": "plain", "weights": "auto"}  # fmt: skip
+SHARED_BYTES = 227 * 1024
+RESERVED_BYTES = 2048
+MOST_STAGES = 6
+LEAST_STAGES = 2
+CONSUMERS = 256  # threads that multiply: two warpgroups
+_MOST_COLUMNS = 256
+_MOST_BESIDE_MANY = 192  # columns where 256 threads gather: ptxas gives a wgmma no more registers
+_MOST_SUMS = 128  # fp32 sums of a thread
+_MOST_PLACES = (1 << 31) - (1 << 16)  # of 32 bits, behind the last tile, too
+_MOST_APART = 1 << 14  # CHUNKs between the halves of an ATOM, in a descriptor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvPoint:
+    """`pixels` x `columns` of the output a tile; `producers` threads gather; `planes`: fp16 hi, and lo of fp16x3;
+    `resident`: weights stay in shared memory. `pixel_bytes` and `weight_bytes` are a stage's, `steps` a tile's, `tiles`
+    those of a group's columns."""
+
+    kernel: str
+    pixels: int
+    columns: int
+    producers: int
+    precision: str
+    tiles: int
+    steps: int
+    pixel_bytes: int
+    weight_bytes: int
+    stages: int = 0
+    resident: bool = False
+
+    @property
+    def planes(self) -> int:
+        return 2 if self.precision == "fp16x3" else 1
+
+    @property
+    def parts(self) -> int:
+        """Blocks of 64 pixels of a warpgroup that multiplies."""
+        return self.pixels // 128
+
+    @property
+    def threads(self) -> int:
+        return self.producers + CONSUMERS
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Of a thread that gathers, and of one that multiplies. Together they are what the CTA has when it starts, 128
+        a thread or, of 384, 168: a warpgroup that asks for more than others have given back waits for ever."""
+        return (88, 168) if self.producers == 256 else (104, 200)
+
+    @property
+    def staged_bytes(self) -> int:
+        return self.stages * self.pixel_bytes + (self.steps if self.resident else self.stages) * self.weight_bytes
+
+
+def make_points(shape: ConvShape, knobs: dict[str, Any]) -> tuple[ConvPoint, ...]:
+    """Of every phase the setting of these knobs. Raises ValueError as `make_point`."""
+    return tuple(make_point(phase.shape, knobs) for phase in phases(shape))
+
+
+def make_point(shape: ConvShape, knobs: dict[str, Any]) -> ConvPoint:
+    """The setting of these knobs. Raises ValueError on an unknown knob or value, and on what does not fit."""
+    for name, value in knobs.items():
+        if name not in KNOBS or value not in KNOBS[name]:
+            raise ValueError(f"knob {name!r} can't be {value!r}; legal are {KNOBS.get(name, 'no values')}")
+    made = _sizes(shape, knobs)
+    parts = made.pixels // 128
+    sums = parts * made.columns // 2 + (made.columns // 2 if made.precision == "fp16x3" else 0)
+    if made.columns > _MOST_BESIDE_MANY and made.producers > 128:
+        raise ValueError(f"{made.columns} columns in one wgmma need the registers of 128 threads less")
+    if sums > _MOST_SUMS:
+        raise ValueError(f"{made.pixels} x {made.columns} does not fit the registers of two warpgroups")
+    room = SHARED_BYTES - RESERVED_BYTES
+    left = room - made.weight_bytes * made.steps
+    alone = knobs["weights"] == "auto" and made.tiles * shape.groups == 1
+    resident = alone and left // made.pixel_bytes >= min(made.steps + 1, 3)
+    fitting = left // made.pixel_bytes if resident else room // (made.pixel_bytes + made.weight_bytes)
+    stages = min(fitting, MOST_STAGES) if knobs["stages"] == "auto" else knobs["stages"]
+    if not LEAST_STAGES <= stages <= fitting:
+        raise ValueError(f"{stages} stages of {made.pixel_bytes + made.weight_bytes} bytes don't fit")
+    return replace(made, stages=stages, resident=resident)
+
+
+def _sizes(shape: ConvShape, knobs: dict[str, Any]) -> ConvPoint:
+    """The setting without its stages."""
+    kernel, pixels, producers = knobs["kernel"], knobs["pixels"], knobs["producers"]
+    planes = 2 if knobs["precision"] == "fp16x3" else 1
+    whole = -(-shape.columns // 8) * 8
+    columns = knobs["columns"] or min(whole, _MOST_COLUMNS * 128 // pixels)
+    named = {name: knobs[name] for name in ("kernel", "pixels", "producers", "precision")}
+    tiles = -(-shape.columns // columns)
+    if kernel == "gather":
+        if pixels > producers:
+            raise ValueError("a thread gathers for one pixel at most")
+        return ConvPoint(
+            **named, columns=columns, tiles=tiles, steps=shape.steps, pixel_bytes=pixels * DEPTH * 2 * planes,
+            weight_bytes=columns * DEPTH * 2 * planes,
+        )  # fmt: skip
+    if shape.stride != (1, 1, 1):
+        raise ValueError("windows overlap where the stride is 1")
+    windows = Windows(shape=shape, pixels=pixels)
+    if windows.held >= _MOST_APART:
+        raise ValueError("windows too far apart")
+    if windows.places >= _MOST_PLACES:
+        raise ValueError("a grid of 2^31 places and more")
+    return ConvPoint(
+        **named, columns=columns, tiles=tiles, steps=windows.steps,
+        pixel_bytes=windows.groups * windows.held * GROUP * 2 * planes,
+        weight_bytes=windows.atoms * ATOM * columns * 2 * planes,
+    )  # fmt: skip

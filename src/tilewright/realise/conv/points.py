@@ -1,0 +1,119 @@
+"""The knobs of a convolution, and the points that are tried, in the order of a model of their times."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+from typing import Any
+
+from ...facts.device import Device
+from ...facts.devices import DEVICES
+from ...facts.space import Knob, Point, Space, point
+from ...ir.program import Program
+from ...kernels.cuda.conv.shape import GROUP, ConvShape, phases
+from ...kernels.cuda.conv.tiles import KNOBS as LEGAL
+from ...kernels.cuda.conv.tiles import ConvPoint, make_points
+from ...kernels.cuda.conv.windows import Windows
+
+FITTED = DEVICES["h200"]
+ARCHITECTURE = FITTED.architecture
+_POINTS, _PROPOSED = 10, 4  # that are ranked of a precision, and tried
+_ABOUT = {
+    "kernel": "gather: every window is read anew; window: of stride 1, they overlap in shared memory",
+    "pixels": "of the output, a CTA's tile", "columns": "channels of the output, the same; 0: all of them, or 256",
+    "producers": "threads that gather", "stages": "buffers of 64 of K; auto: as many as fit",
+    "precision": "what stands for fp32: three products of fp16 pairs, or one of fp16, which is TF32's class",
+    "weights": "auto: in shared memory as long as the kernel runs, where they fit",
+}  # fmt: skip
+KNOBS = tuple(Knob(name=name, values=values, about=_ABOUT[name]) for name, values in LEGAL.items())
+# From so many channels on cuDNN multiplies fp32 in TF32 on Hopper (two thirds of KernelBench's references); with fewer
+# its other algorithms compute in fp32, so three products are tried first.
+TF32_CHANNELS = 16
+# On an H200 `gather` has run in tf32, with 256 threads that gather, and was right (2026-11-27, 8 convolutions of few
+# channels). 16 bits and more channels go the same way; what goes another waits until tests/gpu/test_conv.py has run.
+PROVEN = {("gather", "tf32"), ("gather", "plain")}
+PROVEN_PRODUCERS = 256
+# MODEL (2026-11-27): nothing was fitted. Clocks of a multiprocessor.
+_CLOCK = 1.7  # a ns
+_FMA = 2048.0  # of fp16, a clock
+_GATHER = 24.0  # elements that are read, converted and written, a clock; half the threads reach _FEW of it
+_FEW = 0.7
+_COLUMNS = {16: 0.25, 32: 0.4, 64: 0.6, 128: 0.85}  # of the rate, for tiles of at most so many columns
+_WIDE = 0.9
+_STREAM = 20.0  # bytes of weights from the L2 cache
+_END, _TILE = 0.06, 400.0  # of an element of the output, and of a tile
+_LAUNCH_NS = 7000.0
+
+
+def space(program: Program, shape: ConvShape, device: Device) -> Space:
+    """Of the settings that fit those that go a way that has run on a GPU (see PROVEN), the likeliest first."""
+    ranked = ranked_points(program, shape, device)
+    return Space(knobs=KNOBS, points=tuple(p for p in ranked if _is_proven(dict(p)))[:_PROPOSED])
+
+
+def _is_proven(knobs: dict[str, Any]) -> bool:
+    return (knobs["kernel"], knobs["precision"]) in PROVEN and knobs["producers"] == PROVEN_PRODUCERS
+
+
+def ranked_points(program: Program, shape: ConvShape, device: Device) -> tuple[Point, ...]:
+    """The settings that fit, the likeliest first; of each kernel and each precision some."""
+    dtype = program.operands[0].dtype
+    likely = "tf32" if shape.channels >= TF32_CHANNELS else "fp16x3"
+    precisions = (likely, *{"tf32", "fp16x3"} - {likely}) if dtype == "f32" else ("plain",)
+    found: list[Point] = []
+    for number, precision in enumerate(precisions):
+        ranked = [point(**knobs) for knobs in _ranked(program, shape, precision, device)]
+        most = _POINTS if number == 0 else _POINTS // 2
+        groups = [[p for p in ranked if dict(p)["kernel"] == kernel] for kernel in LEGAL["kernel"]]
+        kept = {p for own in groups for p in own[: most // 2]}
+        kept |= {p for own in groups for p in [q for q in own if _is_proven(dict(q))][:2]}
+        found += [p for p in ranked if p in kept]
+    return tuple(found)
+
+
+def _ranked(program: Program, shape: ConvShape, precision: str, device: Device) -> list[dict[str, Any]]:
+    """All settings that fit, by the model; of equal ones the first."""
+    found: dict[tuple[ConvPoint, ...], tuple[float, dict[str, Any]]] = {}
+    for knobs in _settings(shape, precision):
+        try:
+            made = make_points(shape, knobs)
+        except ValueError:
+            continue
+        found.setdefault(made, (work_ns(program, shape, made, device), knobs))
+    return [knobs for _, knobs in sorted(found.values(), key=lambda pair: pair[0])]
+
+
+def _settings(shape: ConvShape, precision: str) -> list[dict[str, Any]]:
+    whole = ceil(shape.columns / 8) * 8
+    columns = [0, *(c for c in (64, 96, 128, 192, 256) if c < whole)]
+    return [
+        {"kernel": kernel, "pixels": pixels, "columns": c, "producers": producers, "stages": "auto",
+         "precision": precision, "weights": weights}
+        for kernel in ("gather", "window") for pixels in (128, 256, 512) for c in columns
+        for producers in (256, 128) for weights in ("auto", "streamed")
+    ]  # fmt: skip
+
+
+def work_ns(program: Program, shape: ConvShape, made: tuple[ConvPoint, ...], device: Device) -> float:
+    """The model: the phases one after the other, the whole at least as long as memory takes."""
+    computed_ns = sum(_phase_ns(p.shape, own, device) for p, own in zip(phases(shape), made, strict=True))
+    x, rate = program.operands[0], device.copy_bytes_per_ns
+    again_ns = 4.0 * prod(x.shape) / rate if x.dtype == "f32" else 0.0  # read for the largest of each sample
+    return max(computed_ns, program.traffic_bytes / rate) + again_ns + _LAUNCH_NS * len(made)
+
+
+def _phase_ns(shape: ConvShape, made: ConvPoint, device: Device) -> float:
+    """A tile takes as long as its slowest part, gathering, multiplying or fetching weights, and a share of its
+    epilogue."""
+    rows, depth, read = shape.pixels, shape.depth, float(made.pixels * shape.depth)
+    if made.kernel == "window":
+        windows = Windows(shape=shape, pixels=made.pixels)
+        rows, depth = windows.places, windows.depth
+        read = float(windows.held * windows.steps * windows.groups * GROUP)
+    gather = read / (_GATHER * (1.0 if made.producers == 256 else _FEW))
+    passes = 3 if made.planes == 2 else 1
+    share = next((s for most, s in _COLUMNS.items() if made.columns <= most), _WIDE)
+    multiply = passes * made.pixels * depth * made.columns / (_FMA * share)
+    fetch = 0.0 if made.resident else made.steps * made.weight_bytes / _STREAM
+    tile = max(gather, multiply, fetch) + _END * made.pixels * made.columns + _TILE
+    tiles = ceil(rows / made.pixels) * made.tiles * shape.groups
+    return ceil(tiles / device.processors) * tile / _CLOCK

@@ -1,0 +1,193 @@
+"""Convolutions as implicit products: which of them the skeleton `conv` takes, and their files."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ...facts.candidate import SourceFile
+from ...facts.device import Device
+from ...facts.problem import Target
+from ...facts.space import Point, Space
+from ...ir.access import Position, Quotient
+from ...ir.matrices import matrices_of
+from ...ir.program import Contraction, Operand, Program, Statement
+from ...kernels.cuda.conv.shape import MOST_TAPS, ConvShape
+from ..float8 import computes_in_float8, rounded_once
+from ..gemm import renderer as gemm
+from ..gemm.text import epilogue_of
+from ..realiser import Fit, Refused, carried, refused
+from ..rows.text import RUN_OP, Lines, safe_names, tensors
+from ..strength import reduced_in_strength
+from .points import ARCHITECTURE, PROVEN, TF32_CHANNELS, space
+
+target: Target = "cuda"
+digest, writers = "convolutions", ("rows/text.py", "conv/points.py")
+_TYPES = ("f32", "f16", "bf16")
+_ALSO_READ = ("i32", "i64")
+_ALSO_WRITTEN = ("i32", "i64", "bool")
+_LEAST_K, _LEAST_COLUMNS = 16, 8
+_LEAST_WORK = 1 << 22  # multiplications; below, it is all launch
+_MOST_OPERANDS = 6
+_MOST_PHASES = 9
+_LONGEST = 1 << 30  # pixels and elements of a sample have 32 bits, with the padding among them
+_TEXT = (
+    '''\
+"""{name}: a convolution of {x} and {weight}, and what is computed of it. Made by Tilewright: CuTe DSL, for CUDA."""
+
+from tilewright_kernels.cuda.common import math as m
+from tilewright_kernels.cuda.common.spec import ArraySpec
+from tilewright_kernels.cuda.conv.fused import ConvSpec, FusedConv
+from tilewright_kernels.cuda.conv.shape import ConvShape
+from tilewright_kernels.ops import torch_op
+
+
+{epilogue}
+
+SPEC = ConvSpec(
+    name="{name}",
+    shape={shape},
+    x={x_spec}
+    weight={weight_spec}
+    operands=({operands}
+    ),
+    outputs=({outputs_spec}
+    ),
+    epilogue=epilogue,{transposed}
+)
+
+_FUSED = FusedConv(SPEC, {knobs}, source=__file__)
+'''
+    + RUN_OP
+)
+
+
+def fits(program: Program, device: Device) -> Fit | Refused:
+    """See `realiser`."""
+    if program.product is None or matrices_of(program, program.product) is not None:
+        return Refused("no convolution", foreign=True)
+    if device.architecture != ARCHITECTURE:
+        return Refused(f"the convolution's skeleton needs {ARCHITECTURE} (wgmma)")
+    shape = shape_of(program)
+    if shape is None:
+        return Refused("a contraction that is neither a product of whole matrices, or of batches, nor a convolution")
+    return refused(_unsupported(program, shape[0], device), ranked=True)
+
+
+def points(program: Program, device: Device) -> Space:
+    """See `realiser`."""
+    return space(program, _shape(program)[0], device)
+
+
+def render(program: Program, name: str, point: Point, device: Device) -> tuple[SourceFile, ...]:
+    """`NAME.py`."""
+    shape, transposed = _shape(program)
+    x, weight = _operands(program)
+    small = safe_names(reduced_in_strength(rounded_once(epilogue_of(program))))
+    others = [o for o in small.operands if o.name != "product"]
+    body = [item for item in small.body if isinstance(item, Statement)]
+    results = [o.name for o in small.outputs]
+    given = f"({', '.join(results)})" if len(results) > 1 else results[0]
+    text = _TEXT.format(
+        name=name, x=x.shape, weight=weight.shape, shape=repr(shape),
+        epilogue=Lines(small).function("epilogue", "Per element: what is written.", body, results, given),
+        x_spec=_spec(x), weight_spec=_spec(weight), operands=tensors(others), outputs_spec=tensors(small.outputs),
+        transposed="\n    transposed=True," if transposed else "", knobs=repr(dict(point)),
+        reads=", ".join(("x", "weight", *(o.name for o in others))), writes=", ".join(results),
+        outputs=repr(tuple((o.shape, o.dtype) for o in small.outputs)), arity=2 + len(others),
+    )  # fmt: skip
+    return (SourceFile(path=f"{name}.py", text=text),)
+
+
+def skeleton_files() -> tuple[SourceFile, ...]:
+    """The product's, too: both promote, scale and keep kernels in one way."""
+    return (*gemm.skeleton_files(), *carried(["cuda/conv"]))
+
+
+def shape_of(program: Program) -> tuple[ConvShape, bool] | None:
+    """The convolution that the program's contraction is, and whether its weights have channels before columns; None
+    where it is another contraction."""
+    item = program.product
+    assert item is not None
+    x, _ = _operands(program)
+    grouped = len(item.right.at) - len(item.over)  # 1, or 2 with groups
+    spatial = len(item.over) - 1
+    rank, at = len(program.domain), 1 + grouped
+    if not 1 <= spatial <= 3 or grouped not in (1, 2) or rank != at + spatial or len(x.shape) != rank:
+        return None
+    columns, channel = at - 1, Position(steps=((rank, 1),))
+    own = [Position(steps=((d, 1),)) for d in range(at)]
+    last = [Position(steps=((rank + 1 + d, 1),)) for d in range(spatial)]
+    sides = (own[columns], channel)
+    transposed = item.right.at[grouped - 1 : grouped + 1] == sides[::-1]
+    right = (*own[1:columns], *(sides[::-1] if transposed else sides), *last)
+    places = item.left.at[at:]
+    steps = [dict(p.steps) for p in places]
+    windows = all(
+        (type(p) is Position or (isinstance(p, Quotient) and p.exact and not p.wrap and s.get(at + d) == 1))
+        and {at + d, rank + 1 + d} == set(s)
+        for d, (p, s) in enumerate(zip(places, steps, strict=True))
+    )  # fmt: skip
+    if item.right.at != right or item.left.at[:at] != (*own[:columns], channel) or not windows:
+        return None
+    if item.left.within or item.right.within or item.within or item.prologues:
+        return None
+
+    def three(values: object, fill: int) -> tuple[int, int, int]:
+        found = (*(fill for _ in range(3 - spatial)), *values)  # type: ignore[misc]
+        return found
+
+    shape = ConvShape(
+        batch=program.domain[0], groups=program.domain[1] if grouped == 2 else 1, channels=item.over[0],
+        columns=program.domain[columns], image=three(x.shape[at:], 1), out=three(program.domain[at:], 1),
+        taps=three(item.over[1:], 1), stride=three((s[at + d] for d, s in enumerate(steps)), 1),
+        start=three((p.start for p in places), 0), step=three((s[rank + 1 + d] for d, s in enumerate(steps)), 1),
+        spread=three((p.each if isinstance(p, Quotient) else 1 for p in places), 1),
+    )  # fmt: skip
+    return shape, transposed
+
+
+def _shape(program: Program) -> tuple[ConvShape, bool]:
+    found = shape_of(program)
+    assert found is not None
+    return found
+
+
+def _operands(program: Program) -> tuple[Operand, Operand]:
+    item = program.product
+    assert isinstance(item, Contraction)
+    named = {o.name: o for o in program.operands}
+    return named[item.left.operand], named[item.right.operand]
+
+
+def _spec(operand: Operand) -> str:
+    return tensors([Operand(name=operand.name, dtype=operand.dtype, shape=operand.shape, order=operand.order)]).strip()
+
+
+def _unsupported(program: Program, shape: ConvShape, device: Device) -> str | None:
+    """Why the skeleton can't, or shouldn't, make this convolution; None if it does."""
+    others = [o for o in program.operands if not o.indexed]
+    x, _ = _operands(program)
+    read, written = {o.dtype for o in others}, {o.dtype for o in program.outputs}
+    if x.dtype not in _TYPES:
+        return f"a convolution in {x.dtype} has no skeleton"
+    if program.reduced or len(program.products) > 1 or any(o.at for o in others):
+        return "a convolution with more than an elementwise epilogue"
+    if not read <= {*_TYPES, *_ALSO_READ} or not written <= {*_TYPES, *_ALSO_WRITTEN}:
+        return "an epilogue of other types than fp32, fp16, bf16 and integers of 32 and 64 bits"
+    if any(item.dtype == "f64" for item in program.body) or computes_in_float8(program):
+        return "an epilogue in float64 or in float8"
+    if len(others) + len(program.outputs) - 1 > _MOST_OPERANDS:
+        return f"an epilogue of more than {_MOST_OPERANDS} operands and further results"
+    if max(shape.taps) > MOST_TAPS:
+        return f"more than {MOST_TAPS} taps along one dimension"
+    if shape.columns < _LEAST_COLUMNS or shape.channels * shape.all_taps < _LEAST_K:
+        return f"groups of {shape.channels} channels to {shape.columns}: bound by memory, and most of a tile is empty"
+    if shape.flops // 2 < _LEAST_WORK:
+        return "a convolution so small is all launch"
+    if x.dtype == "f32" and shape.channels < TF32_CHANNELS and not any(p == "fp16x3" for _, p in PROVEN):
+        return f"fewer than {TF32_CHANNELS} channels in fp32, for which one product of fp16 is not accurate enough"
+    if prod(shape.spread) > _MOST_PHASES:
+        return f"a transposed convolution of {prod(shape.spread)} phases, each a kernel of its own"
+    if max(shape.pixels, prod(x.shape[1:])) >= _LONGEST:
+        return "2^30 pixels, or elements of a sample, and more"
+    return None if space(program, shape, device).points else "no tile of it fits shared memory"
