@@ -13,6 +13,7 @@ import pytest
 
 import kept
 from tilewright.kernels.cpu import build
+from tilewright.realise.conv import points as ways
 
 # What a process keeps as its compiler outlives the test that asked for it: haste is told by another variable. Headers
 # of the system, two fifths of what is left, are read once; where the flags are others, gcc reads the text.
@@ -92,3 +93,9 @@ def in_haste(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv("CXX", str(request.getfixturevalue("hasty_compiler")))
         if request.node.get_closest_marker("optimised") is None:
             monkeypatch.setenv("TESTS_IN_HASTE", "1")
+
+
+@pytest.fixture
+def proven_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when the likeliest ways of a convolution have run on a GPU."""
+    monkeypatch.setattr(ways, "PROVEN", ways.LIKELIEST)

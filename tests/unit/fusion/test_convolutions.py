@@ -13,6 +13,8 @@ from torch import Tensor
 from fakes.matched import fused
 from tilewright.facts.pattern import Pattern
 
+pytestmark = pytest.mark.usefixtures("proven_convolutions")
+
 
 def rand(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))

@@ -19,9 +19,12 @@ from tilewright.facts.space import Space, point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.kernels.cuda.conv.tiles import make_points
+from tilewright.realise.conv import points as ways
 from tilewright.realise.conv.points import ranked_points, work_ns
 from tilewright.realise.conv.renderer import fits, shape_of, space
 from tilewright.realise.realiser import Fit, Refused
+
+pytestmark = pytest.mark.usefixtures("proven_convolutions")
 
 
 def rand(*shape: int) -> Tensor:
@@ -97,7 +100,7 @@ def test_points_fit_and_come_in_the_order_of_the_model(args: tuple[Tensor, Tenso
     assert times == sorted(times)
 
 
-def test_what_has_not_run_on_a_gpu_is_not_proposed() -> None:
+def test_what_has_not_run_on_a_gpu_is_not_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
     program = convolved(F.conv2d, X, W).program
     read = shape_of(program)
     assert read is not None
@@ -105,6 +108,8 @@ def test_what_has_not_run_on_a_gpu_is_not_proposed() -> None:
     assert points and all((p["kernel"], p["precision"], p["producers"]) == ("gather", "tf32", 256) for p in points)
     few = convolved(F.conv2d, rand(8, 8, 40, 40), rand(64, 8, 3, 3)).program
     assert "not accurate enough" in str(fits(few, H200))
+    monkeypatch.setattr(ways, "PROVEN", frozenset())
+    assert isinstance(fits(program, H200), Refused) and space(program, read[0], H200).points == ()
 
 
 def test_a_file_compiles_and_gives_meta_tensors_of_the_output(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ from tilewright.realise.table import realisers
 from tilewright.report.rules import rules_page
 from tilewright.search.retrieve import rules
 
+pytestmark = pytest.mark.usefixtures("proven_convolutions")
+
 ROOT = Path(__file__).parents[4]
 RULES = rules()
 DTYPES: Mapping[str, torch.dtype] = {
