@@ -10,12 +10,13 @@ from ..facts.device import Device
 from ..facts.space import Point, Space
 from ..ir.program import Program
 from .cpu import renderer as cpu
+from .depthwise import renderer as depthwise
 from .gemm import ampere
 from .gemm import renderer as gemm
 from .realiser import Fit, Realiser, Refused
 from .rows import renderer as rows
 
-REALISERS: tuple[Realiser, ...] = (gemm, ampere, rows, cpu)  # of those that fit, the first makes the program
+REALISERS: tuple[Realiser, ...] = (gemm, ampere, depthwise, rows, cpu)  # of those that fit, the first makes the program
 
 
 @dataclass(frozen=True, slots=True)

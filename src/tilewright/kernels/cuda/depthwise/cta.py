@@ -1,0 +1,363 @@
+"""A tile of a depthwise convolution: what it reads comes into shared memory once, in fp32; traced inside a kernel.
+
+    0 0 0 0 0 0 0 0     lines of a plane, with zeros outside of the tensor: written in vectors, what comes before the
+    0 x x x x x x 0     convolution done on the way
+    0 x x x x x x 0
+      [o o o o]         a thread reads the lines of its results' windows one after the other, in vectors, and adds a
+      [o o o o]         line's products to all the results whose windows it lies in
+"""
+
+from __future__ import annotations
+
+from copy import copy
+from functools import partial
+from typing import Any
+
+import cutlass
+import cutlass.cute.math as _lib
+from cutlass import Boolean, Float32, Int32, cute
+
+from ..common import math as m
+from ..common.addresses import Addresses, Source, coordinates
+from ..common.control import when
+from ..common.spec import reads
+from ..common.views import ITEM_BYTES
+from ..rows.combine import Held
+from ..rows.cta import Cta
+from ..rows.cta_rows import called
+from ..rows.slides import Given
+from .plan import ASKED_WORDS, DepthwisePlan, DepthwiseSpec
+
+
+def _vector(pointer: Any, offset: Any, lanes: int) -> Any:
+    place = cute.assume(offset, divby=lanes) if lanes > 1 else offset
+    return cute.make_tensor(pointer + place, cute.make_layout((lanes,)))
+
+
+def _all(conditions: list[Any]) -> Any:
+    """None where there are none."""
+    found = None
+    for condition in conditions:
+        found = condition if found is None else m.both(found, condition)
+    return found
+
+
+class TileCta(Cta):
+    """Which tile is this CTA's, and where its results lie."""
+
+    plan: DepthwisePlan
+    depthwise: DepthwiseSpec
+
+    def _place(self) -> None:
+        self.windows, self.part = self.plan.windows_at, self.plan.part
+        self.depthwise = self.kernel.depthwise  # type: ignore[attr-defined]
+        self.source = self.sources[self.depthwise.source]
+        self.operand = next(o for o in self.spec.operands if o.name == self.depthwise.source)
+        self.thread, _, _ = cute.arch.thread_idx()
+        block, _, _ = cute.arch.block_idx()
+        tile = self.part
+        first, row, column = coordinates(block, (1 << 30, tile.row_tiles, tile.column_tiles))
+        self.plane, self.row, self.column = first * tile.planes, row * tile.rows, column * tile.columns
+        self.chunk, self.member, self.group = Int32(0), Int32(0), self.thread
+        self.group_index, self.alive = Int32(0), None
+        self.together = self.space.vector
+        self.ragged = self.windows.planes % tile.planes != 0
+
+    def _allocate(self) -> None:
+        super()._allocate()
+        windows, tile = self.windows, self.part
+        self.line_cells = windows.along.steps if windows.along.steps < 3 else -(-windows.along.steps // 4) * 4
+        self.kernel_cells = self.line_cells * windows.down.steps
+        cells = tile.planes * windows.each * self.kernel_cells
+        self.lines = self.allocator.allocate_tensor(Float32, cute.make_layout((tile.cells,)), byte_alignment=16)
+        self.weights = self.allocator.allocate_tensor(Float32, cute.make_layout((cells,)), byte_alignment=16)
+
+    def _channel(self, plane: Any) -> list[Any]:
+        """Image and channel of a plane of the tile; of one behind the last, the last's."""
+        number = self.plane + plane
+        if self.ragged:
+            number = cutlass.min(number, Int32(self.windows.planes - 1))
+        return coordinates(number, (self.windows.image.count, self.windows.channel.count))
+
+    def _address(self, channel: list[Any], multiple: Any, row: Any, column: Any) -> Addresses:
+        """Of the results of this image, channel, number among the channel's, row, and number of vector."""
+        windows = self.windows
+        kept = [(windows.image.kept, channel[0]), (windows.channel.kept, channel[1]), (windows.multiplier, multiple),
+                (windows.down.kept, row), (windows.along.kept, column)]  # fmt: skip
+        place = [value for dimension, value in kept if dimension is not None]
+        at = copy(self.at)
+        at.base = {}
+        for name, view in self.space.views.items():
+            total = at.kind(0)
+            for value, stride in zip(place, view.group_strides, strict=True):
+                if stride:
+                    total = total + at.kind(value) * at.kind(stride)
+            at.base[name] = total
+        return at
+
+    def _store(self, memory: Any, cell: Any, values: list[Any]) -> None:
+        fragment = cute.make_rmem_tensor((len(values),), Float32)
+        for lane, value in enumerate(values):
+            fragment[lane] = value
+        cute.autovec_copy(fragment, _vector(memory.iterator, cell, len(values)))
+
+    def _read(self, offset: Any) -> Any:
+        """A vector of the source."""
+        fragment = cute.make_rmem_tensor((self.part.vector,), self.source.tensor.element_type)
+        cute.autovec_copy(_vector(self.source.tensor.iterator, offset, self.part.vector), fragment)
+        return fragment
+
+    def _known(self, plane: Any) -> dict[str, Any]:
+        """What the prologue reads beside the source: values of the plane."""
+        names = [n for n in reads(self.depthwise.prologue) if n != self.depthwise.source]
+        zeros = {n: Int32(0) for n in names if n.startswith("index_")}
+        if not [n for n in names if n not in zeros]:
+            return zeros
+        walk = self.at
+        self.at = self._address(self._channel(plane), Int32(0), Int32(0), Int32(0))
+        self.rows = self._new_rows()
+        self._load_rows()
+        self._compute_rows(self.spec.head)
+        self.at, known = walk, self.rows[0]
+        return zeros | known
+
+    def _value(self, fragment: Any, lane: int, known: dict[str, Any]) -> Any:
+        """One element of the source with what comes before the convolution."""
+        given = Given(m.lane_of(fragment, lane, self.operand.dtype), None, self.operand.dtype)
+        return m.cast(called(self.depthwise.prologue, {**known, self.depthwise.source: given}), "f32")
+
+
+class StagedWeights(TileCta):
+    """The tile's weights in shared memory."""
+
+    def _stage_weights(self) -> None:
+        windows, threads = self.windows, self.part.threads
+        shape = next(o.shape for o in self.spec.operands if o.name == self.depthwise.weights)
+        dtype = self.dtypes[self.depthwise.weights]
+        source = Source(self.tensors[self.depthwise.weights], dtype, shape)
+        sizes = (self.part.planes, windows.each, windows.down.steps, windows.along.steps)
+        count = self.part.planes * windows.each * windows.taps
+        for turn in range(-(-count // threads)):
+            item = self.thread + turn * threads
+            if (turn + 1) * threads > count:
+                item = cutlass.min(item, Int32(count - 1))
+            plane, multiple, line, tap = coordinates(item, sizes)
+            _, channel = self._channel(plane)
+            at: list[Any] = [0] * len(shape)
+            reduced = [d for d in self.spec.reduced if self.spec.domain[d] > 1]
+            places = {windows.channel.kept: channel, windows.multiplier: multiple}
+            places |= dict(zip(reduced, self._taps(line, tap), strict=True))
+            for dimension, value in places.items():
+                if dimension is not None and shape[dimension] > 1:
+                    at[dimension] = value
+            value = self.depthwise.factor(source.load(tuple(at)))
+            cell = ((plane * windows.each + multiple) * windows.down.steps + line) * self.line_cells + tap
+            self._store(self.weights, cell, [m.cast(value, "f32")])
+
+    def _taps(self, line: Any, tap: Any) -> list[Any]:
+        """The reduced dimensions' positions, in the order of the domain."""
+        return [value for axis, value in ((self.windows.down, line), (self.windows.along, tap)) if axis.steps > 1]
+
+
+class StagedTile(StagedWeights):
+    """The tile's lines there, too."""
+
+    def _stage(self) -> None:
+        """The tile's lines; several vectors of a thread are on their way at once."""
+        tile, words = self.part, -(-self.part.vector * ITEM_BYTES[self.operand.dtype] // 4)
+        vectors = tile.cells // tile.vector
+        if tile.flat:
+            plane = self.windows.down.length * self.windows.along.length
+            vectors = -(-tile.planes * plane // tile.vector) + 1
+            self._clear()
+            cute.arch.sync_threads()
+        turns, together = -(-vectors // tile.threads), max(ASKED_WORDS // words, 1)
+        ask, take = (self._ask_flat, self._take_flat) if tile.flat else (self._ask, self._take)
+        for begin in range(0, turns, together):
+            asked = []
+            for turn in range(begin, min(begin + together, turns)):
+                item = self.thread + turn * tile.threads
+                if (turn + 1) * tile.threads > vectors:
+                    item = cutlass.min(item, Int32(vectors - 1))
+                asked.append((item, *ask(item)))
+            for arguments in asked:
+                take(*arguments)
+
+    def _ask(self, item: Any) -> tuple[Any, Any, Any]:
+        """A vector of a line: what was read, whether it lies inside, and its plane; nothing is touched outside."""
+        tile, source, down, along = self.part, self.source, self.windows.down, self.windows.along
+        plane, line, number = coordinates(item, (tile.planes, tile.lines, tile.pitch // tile.vector))
+        row = self.row * down.apart + down.start + line
+        column = self.column * along.apart + tile.first + number * tile.vector
+        inside = m.both(column >= 0, column < along.length)
+        if len(self.operand.shape) == 4:
+            inside = m.both(inside, m.both(row >= 0, row < down.length))
+        image, channel = self._channel(plane)
+        offset = source.kind(column)
+        for place, stride in zip((image, channel, row), source.strides[:-1], strict=False):
+            offset = offset + source.kind(place) * source.kind(stride)
+        offset = m.select(Boolean(inside), offset, source.kind(0))
+        return self._read(offset), inside, plane
+
+    def _take(self, item: Any, fragment: Any, inside: Any, plane: Any) -> None:
+        """What was read of a vector, with what comes before the convolution; zeros where it lies outside."""
+        lanes, known = self.part.vector, self._known(plane)
+        values = [self._value(fragment, lane, known) for lane in range(lanes)]
+        values = [m.select(Boolean(inside), value, Float32(0.0)) for value in values]
+        wide = min(lanes, 4)
+        for lane in range(0, lanes, wide):
+            self._store(self.lines, item * lanes + lane, values[lane : lane + wide])
+
+    def _clear(self) -> None:
+        """Zeros everywhere; all cells are vectors of four."""
+        vectors, threads = self.part.cells // 4, self.part.threads
+        for turn in range(-(-vectors // threads)):
+            number = self.thread + turn * threads
+            body = partial(self._store, self.lines, number * 4, [Float32(0.0)] * 4)
+            if (turn + 1) * threads <= vectors:
+                body()
+            else:
+                when(Boolean(number < vectors), body)
+
+    def _ask_flat(self, item: Any) -> tuple[Any, Any]:
+        """A vector of the stretch, and how far from the tile's first element it begins."""
+        source, lanes, windows = self.source, self.part.vector, self.windows
+        plane = windows.down.length * windows.along.length
+        first = source.kind(self.plane) * source.kind(plane)
+        begin = first // lanes * lanes + source.kind(item) * lanes
+        begin = cutlass.min(begin, source.kind(windows.planes * plane - lanes))
+        return self._read(begin), Int32(begin - first)
+
+    def _take_flat(self, item: Any, fragment: Any, begin: Any) -> None:
+        """Element by element: lines begin anywhere in a vector."""
+        tile, down, along = self.part, self.windows.down, self.windows.along
+        last = tile.planes * down.length * along.length
+        for lane in range(tile.vector):
+            number = begin + lane
+            nearest = cutlass.max(cutlass.min(number, Int32(last - 1)), Int32(0))
+            plane, row, column = coordinates(nearest, (tile.planes, down.length, along.length))
+            cell = (plane * tile.lines + row - down.start) * tile.pitch + column - tile.first
+            inside = m.both(number >= 0, number < last)
+            if down.start + tile.lines < down.length:  # rows behind the last window
+                inside = m.both(inside, row < down.start + tile.lines)
+            if tile.first + tile.pitch < along.length:
+                inside = m.both(inside, column < tile.first + tile.pitch)
+            value = self._value(fragment, lane, self._known(plane))
+            when(Boolean(inside), partial(self._store, self.lines, cell, [value]))
+
+
+class DepthwiseCta(StagedTile):
+    """A tile's results: `down x along` a thread."""
+
+    def run(self) -> None:
+        self._stage_weights()
+        self._stage()
+        cute.arch.sync_threads()
+        planes, down, along = self.part.groups
+        count = planes * down * along
+        for turn in range(-(-count // self.part.threads)):
+            item = self.thread + turn * self.part.threads
+            there = None
+            if (turn + 1) * self.part.threads > count:
+                there = item < count
+                item = cutlass.min(item, Int32(count - 1))
+            self._part(coordinates(item, (planes, down, along)), there)
+
+    def _part(self, place: list[Any], there: Any) -> None:
+        """The results of a thread, of all multiples of its channel."""
+        plane, row, column = place[0], place[1] * self.part.down, place[2] * self.part.along
+        conditions = [] if there is None else [there]
+        if self.ragged:
+            conditions.append(self.plane + plane < self.windows.planes)
+        channel = self._channel(plane)
+        for multiple in range(self.windows.each):
+            sums = self._sums(plane, multiple, row, column)
+            for line, values in enumerate(sums):
+                for first in range(0, self.part.along, self.together):
+                    where = (self.row + row + line, self.column + column + first)
+                    inside = self._inside(row + line, column + first, where)
+                    self.alive = _all([*conditions, *inside])
+                    self._result(channel, multiple, where, values[first : first + self.together])
+
+    def _inside(self, row: Any, column: Any, where: tuple[Any, Any]) -> list[Any]:
+        """Whether a result is the tile's own, of its row and column there and in all; only what must be asked."""
+        tile, down, along = self.part, self.windows.down, self.windows.along
+        found = []
+        if tile.rows % tile.down:
+            found.append(row < tile.rows)
+        if tile.columns % tile.along:
+            found.append(column < tile.columns)
+        if down.count % tile.rows:
+            found.append(where[0] < down.count)
+        if along.count % tile.columns:
+            found.append(where[1] < along.count)
+        return found
+
+    def _sums(self, plane: Any, multiple: int, row: Any, column: Any) -> list[list[Any]]:
+        """[down][along]: line by line, each into the results whose windows it lies in."""
+        tile, down, along = self.part, self.windows.down, self.windows.along
+        kernel = (plane * self.windows.each + multiple) * self.kernel_cells
+        weights: dict[int, list[Any]] = {}
+        sums = [[Float32(0.0)] * tile.along for _ in range(tile.down)]
+        first = (plane * tile.lines + row * down.apart) * tile.pitch + column * along.apart
+        for line in range(down.reach(tile.down)):
+            taps = {}
+            for result in range(tile.down):
+                step, rest = divmod(line - result * down.apart, down.step)
+                if rest == 0 and 0 <= step < down.steps:
+                    taps[result] = step
+            values = self._cells(first + line * tile.pitch) if taps else {}
+            for result, step in taps.items():
+                if step not in weights:
+                    weights[step] = self._weights(kernel + step * self.line_cells)
+                self._add(sums[result], values, weights[step])
+        return sums
+
+    def _add(self, sums: list[Any], values: dict[int, Any], weights: list[Any]) -> None:
+        """The products of one line of weights."""
+        begin, along = self.windows.along.start - self.part.first, self.windows.along
+        for tap, weight in enumerate(weights):
+            for number in range(self.part.along):
+                value = values[begin + number * along.apart + tap * along.step]
+                sums[number] = _lib.fma(value, weight, sums[number])
+
+    def _weights(self, first: Any) -> list[Any]:
+        wide = min(self.line_cells, 4)
+        found: list[Any] = []
+        for begin in range(0, self.line_cells, wide):
+            fragment = cute.make_rmem_tensor((wide,), Float32)
+            cute.autovec_copy(_vector(self.weights.iterator, first + begin, wide), fragment)
+            found += [fragment[i] for i in range(wide)]
+        return found[: self.windows.along.steps]
+
+    def _cells(self, first: Any) -> dict[int, Any]:
+        """What the thread's windows have of a line, by its place from `first` on, in as wide reads as may be."""
+        along, tile, found = self.windows.along, self.part, dict[int, Any]()
+        wide = 4 if tile.along * along.apart % 4 == 0 else 2 if tile.along * along.apart % 2 == 0 else 1
+        begin = along.start - tile.first
+        places = {begin + number * along.apart + tap * along.step
+                  for number in range(tile.along) for tap in range(along.steps)}  # fmt: skip
+        for start in sorted({place // wide * wide for place in places}):
+            fragment = cute.make_rmem_tensor((wide,), Float32)
+            cute.autovec_copy(_vector(self.lines.iterator, first + start, wide), fragment)
+            found |= {start + i: fragment[i] for i in range(wide)}
+        return found
+
+    def _result(self, channel: list[Any], multiple: int, where: tuple[Any, Any], values: list[Any]) -> None:
+        """Neighbouring results, with what follows the convolution."""
+        row, column = where
+        down, along = self.windows.down, self.windows.along
+        if self.alive is not None:
+            row = cutlass.min(row, Int32(down.count - 1))
+            column = cutlass.min(column, Int32(along.count - self.together))
+        held = Held(self.kernel.reducers[0][0], self.together)
+        for lane, value in enumerate(values):
+            held[lane] = (value,)
+        walk = self.at
+        self.at = self._address(channel, Int32(multiple), row, column // self.together)
+        self.rows = self._new_rows()
+        self._load_rows()
+        self._compute_rows(self.spec.head)
+        self._finish(0, [held])
+        self._write_rows()
+        self.at = walk

@@ -1,0 +1,94 @@
+"""Calls a depthwise convolution on torch tensors; where operands lie so that no tile fits, as any reduction of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from math import gcd
+from typing import Any
+
+from ..common.operands import used_views
+from ..common.spec import Spec
+from ..common.views import IndexSpace, fewer_lanes, make_space
+from ..rows.cta import Cta
+from ..rows.engine import EngineKernel
+from ..rows.kernels import Entry
+from ..rows.launch import Fused
+from ..rows.plan import DEFAULTS as ROW_DEFAULTS
+from ..rows.plan import Gpu, Plan
+from ..rows.planning import make_plan
+from .cta import DepthwiseCta
+from .plan import DEFAULTS, KNOBS, DepthwisePlan, DepthwiseSpec, make_tile, windows_of
+
+
+class DepthwiseKernel(EngineKernel):
+    """A Spec with its DepthwiseSpec under a Plan."""
+
+    def __init__(self, spec: Spec, depthwise: DepthwiseSpec, plan: Plan) -> None:
+        super().__init__(spec, plan)
+        self.depthwise = depthwise
+
+    def _cta(self, stage: int) -> type[Cta]:
+        return DepthwiseCta if isinstance(self.plan, DepthwisePlan) else super()._cta(stage)
+
+
+class Depthwise(Fused):
+    """As Fused; its knobs are those of tiles."""
+
+    def __init__(
+        self, spec: Spec, depthwise: DepthwiseSpec, entry: Entry, knobs: dict[str, Any], *, source: str = ""
+    ) -> None:
+        super().__init__(spec, entry, {}, source=source)
+        _check(knobs)
+        self.depthwise, self.knobs = depthwise, DEFAULTS | knobs
+
+    def configure(self, **knobs: Any) -> None:
+        _check(knobs)
+        super().configure()
+        self.knobs.update(knobs)
+
+    def plan(
+        self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Gpu, *, rows: int | None = None
+    ) -> Plan:
+        spec = self._at(rows)
+        plain = make_plan(spec, strides, alignments, ROW_DEFAULTS, device)
+        number = next(i for i, o in enumerate(spec.operands) if o.name == self.depthwise.source)
+        windows = windows_of(spec, spec.operands[number])
+        tile = windows and make_tile(spec.operands[number], windows, strides[number], alignments[number], self.knobs)
+        space = _of_results(spec, self.depthwise, strides, alignments)
+        if not (windows and tile) or space.front != "column" or space.span >= 2**31:
+            return plain
+        kept = [a.count for a in (windows.image, windows.channel) if a.kept is not None]
+        kept += [windows.each] if windows.multiplier is not None else []
+        kept += [a.count for a in (windows.down, windows.along) if a.kept is not None]
+        lanes = gcd(space.vector, tile.along, tile.columns)
+        space = fewer_lanes(space, lanes)
+        if space.group_sizes != (*kept[:-1], kept[-1] // lanes):
+            return plain
+        given = {f.name: getattr(plain, f.name) for f in fields(Plan)}
+        given |= {"space": space, "group_threads": 1, "groups_per_cta": tile.threads, "chunks": 1, "cta_split": "none"}
+        given |= {"row_storage": "reread", "wide": False, "teams": 0, "windows": 0, "slide": None, "least_ctas": 0}
+        given |= {"unroll": max(32 // tile.vector, 1)}
+        return DepthwisePlan(**given, windows_at=windows, part=tile)
+
+    def _kernel(
+        self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Gpu, rows: int | None
+    ) -> EngineKernel:
+        plan = self.plan(strides, alignments, device, rows=rows)
+        return DepthwiseKernel(self._at(rows), self.depthwise, plan)
+
+
+def _of_results(
+    spec: Spec, depthwise: DepthwiseSpec, strides: Sequence[Sequence[int]], alignments: Sequence[int]
+) -> IndexSpace:
+    """The space of the results and of what is read beside them; weights, which have places of their own, count for
+    nothing."""
+    walks = [(0,) * len(w) if o.name == depthwise.weights else w for o, w in zip(spec.operands, strides, strict=True)]
+    return make_space(spec, walks, alignments, used_views(spec), may_tail=True)
+
+
+def _check(settings: dict[str, Any]) -> None:
+    """Raise ValueError on an unknown knob or value."""
+    for name, value in settings.items():
+        if value not in KNOBS.get(name, ()):
+            raise ValueError(f"no knob {name!r} of value {value!r}; there are {KNOBS}")

@@ -1,0 +1,203 @@
+"""Depthwise convolutions: which part of a Spec is what, and the tile of results that a CTA makes. Pure Python.
+
+    tile     planes x rows x columns results; planes are images' channels, and several only where tiles are whole planes
+    lines    what the tile reads of its planes, in fp32 in shared memory, zeros around: `pitch` cells each
+    thread   down x along results of one plane, and as many for each further result of a channel (its multiplier)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import gcd, prod
+
+from ..common.spec import ArraySpec, Function, Spec
+from ..common.views import ITEM_BYTES, contiguous
+from ..rows.plan import Knobs, Plan
+from ..rows.sliding import SlidingAxis, axes
+
+KNOBS: dict[str, tuple[int | str | bool, ...]] = {
+    "threads": (64, 128, 256, 512), "down": (1, 2, 4, 8), "along": (2, 4, 8),
+}  # fmt: skip
+DEFAULTS: dict[str, int | str | bool] = {"threads": 256, "down": 4, "along": 4}
+
+CELL_BYTES = 4
+SHARED_BYTES = 54 * 1024  # of a CTA, so that four fit
+ASKED_WORDS = 32  # registers of a thread for what it has asked for
+MOST_TAPS = 128  # weights of a result: their products are written out
+MOST_MULTIPLIER = 4
+_ONE = SlidingAxis(start=0, apart=1, step=1, steps=1, count=1, length=1, kept=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthwiseSpec:
+    """Of a Spec's only sweep: `prologue` makes the values of what is read of the operand `source`, one by one,
+    `factor` the factors of what is read of the operand `weights`; the sums of their products are reduced."""
+
+    source: str
+    weights: str
+    prologue: Function
+    factor: Function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Windows:
+    """Where a Spec's windows lie. `multiplier`: the dimension of the domain along which the results of one channel
+    lie, None where there is one; `each`: how many."""
+
+    image: SlidingAxis
+    channel: SlidingAxis
+    down: SlidingAxis
+    along: SlidingAxis
+    multiplier: int | None
+    each: int
+
+    @property
+    def planes(self) -> int:
+        return self.image.count * self.channel.count
+
+    @property
+    def taps(self) -> int:
+        return self.down.steps * self.along.steps
+
+
+def windows_of(spec: Spec, operand: ArraySpec) -> Windows | None:
+    """None where the operand's dimensions are not image, channel, row (of two-dimensional windows) and column, or the
+    results don't lie in that order."""
+    found = axes(spec, operand) if operand.at else None
+    if found is None or len(found) not in (3, 4):
+        return None
+    image, channel, *down, along = found
+    windows = [*down, along]
+    plain = all(a.steps == 1 and a.start == 0 and (a.apart == 1 or a.count == 1) for a in (image, channel))
+    whole = plain and image.count == image.length and channel.count == channel.length
+    kept = [d for d, size in enumerate(spec.domain) if size > 1 and d not in spec.reduced]
+    read = [a.kept for a in found if a.kept is not None]
+    others = [d for d in kept if d not in read]
+    if not whole or along.kept is None or channel.kept is None or len(others) > 1:
+        return None
+    order = [image.kept, channel.kept, *others, *(a.kept for a in windows)]
+    each = prod(spec.domain[d] for d in others)
+    if [d for d in order if d is not None] != kept or each > MOST_MULTIPLIER:
+        return None
+    return Windows(image=image, channel=channel, down=down[0] if down else _ONE, along=along,
+                   multiplier=others[0] if others else None, each=each)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tile:
+    """`first`: where its first cell of a line lies in the tensor, relative to its first result's column times the
+    windows' distance. `flat`: lines are no whole vectors; `planes` whole planes are read as one stretch."""
+
+    planes: int
+    rows: int
+    columns: int
+    down: int
+    along: int
+    threads: int
+    vector: int
+    first: int
+    lines: int
+    pitch: int
+    row_tiles: int
+    column_tiles: int
+    flat: bool
+
+    @property
+    def groups(self) -> tuple[int, int, int]:
+        """Threads' parts of it: planes, down, along."""
+        return self.planes, -(-self.rows // self.down), -(-self.columns // self.along)
+
+    @property
+    def cells(self) -> int:
+        return self.planes * self.lines * self.pitch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepthwisePlan(Plan):
+    """A Plan whose CTAs make tiles of results."""
+
+    windows_at: Windows
+    part: Tile
+
+    @property
+    def ctas_per_chunk(self) -> int:
+        return -(-self.windows_at.planes // self.part.planes) * self.part.row_tiles * self.part.column_tiles
+
+
+def make_tile(
+    operand: ArraySpec, windows: Windows, strides: Sequence[int], alignment: int, knobs: Knobs
+) -> Tile | None:
+    """For operands with these strides (elements) at an address of this alignment (bytes); None: none fits."""
+    if strides[-1] != 1:
+        return None
+    item, down, along = ITEM_BYTES[operand.dtype], windows.down, windows.along
+    threads, deep, wide = (int(knobs[name]) for name in ("threads", "down", "along"))
+    vector = gcd(16, alignment, *(s * item for s in strides[:-1]), along.length * item) // item
+    whole = max(gcd(16 // item, prod(operand.shape)), 1)
+    dense = tuple(strides) == contiguous(operand.shape) and alignment % (whole * item) == 0
+    for flat in (True, False) if whole > vector and dense else (False,):
+        made = _Shape(windows, whole if flat else vector, flat=flat)
+        for planes, rows, columns in made.sizes(threads, min(deep, down.count), wide):
+            tile = made.tile(threads, (min(deep, down.count), wide), (planes, rows, columns))
+            if tile.cells * CELL_BYTES <= SHARED_BYTES:
+                return tile
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Tiles of a layout: lines in vectors, or planes as one stretch."""
+
+    windows: Windows
+    vector: int
+    flat: bool
+
+    def sizes(self, threads: int, deep: int, wide: int) -> list[tuple[int, int, int]]:
+        """Planes, rows and columns of tiles, the largest first."""
+        down, along = self.windows.down, self.windows.along
+        quantum = wide if self.flat else _multiple(wide, max(self.vector, 4), along.apart)
+        tiles = -(-along.count // (threads * wide))
+        columns = along.count if tiles == 1 else -(--(-along.count // tiles) // quantum) * quantum
+        most = max(threads // -(-columns // wide), 1)
+        found = []
+        down_groups = -(-down.count // deep)
+        if columns == along.count and down_groups <= most:
+            planes = max(min(most // down_groups, self.windows.planes), 1)
+            while planes > 1:
+                found.append((planes, down.count, columns))
+                planes //= 2
+        found.append((1, down.count, columns) if down_groups <= most else (1, most * deep, columns))
+        if self.flat:
+            return [size for size in found if size[1] == down.count]
+        rows = min(found[-1][1], down.count)
+        while rows > deep:
+            rows = -(-rows // (2 * deep)) * deep
+            found.append((1, rows, columns))
+        while columns > quantum:
+            columns = -(-columns // (2 * quantum)) * quantum
+            found.append((1, rows, columns))
+        return found
+
+    def tile(self, threads: int, of_thread: tuple[int, int], size: tuple[int, int, int]) -> Tile:
+        (deep, wide), (planes, rows, columns) = of_thread, size
+        down, along = self.windows.down, self.windows.along
+        row_tiles = -(-down.count // rows)
+        if row_tiles > 1:
+            rows = min(rows, -(--(-down.count // row_tiles) // deep) * deep)
+        align = max(self.vector, 4)
+        first = along.start if self.flat else along.start // align * align
+        span = along.start - first + along.reach(-(-columns // wide) * wide)
+        return Tile(
+            planes=planes, rows=rows, columns=columns, down=deep, along=wide, threads=threads, vector=self.vector,
+            first=first, lines=down.reach(-(-rows // deep) * deep), pitch=-(-span // align) * align,
+            row_tiles=-(-down.count // rows), column_tiles=-(-along.count // columns), flat=self.flat,
+        )  # fmt: skip
+
+
+def _multiple(wide: int, vector: int, apart: int) -> int:
+    """The fewest columns, of whole threads' parts, whose windows begin at whole vectors."""
+    columns = wide
+    while columns * apart % vector:
+        columns += wide
+    return columns

@@ -1,0 +1,81 @@
+"""Depthwise convolutions as CuTe DSL kernels that read each element once, with what comes before them and follows."""
+
+from __future__ import annotations
+
+from ...facts.candidate import SourceFile
+from ...facts.device import Device
+from ...facts.problem import Target
+from ...facts.space import Knob, Point, Space, point
+from ...ir.program import DTYPE_BYTES, Program
+from ...ir.schedule import schedule
+from ..float8 import rounded_once
+from ..realiser import Fit, Refused, carried
+from ..rows import renderer as rows
+from ..rows.text import Lines, fused_text, safe_names
+from ..strength import reduced_in_strength
+from .shape import Depthwise, depthwise
+
+target: Target = "cuda"
+digest, writers = "depthwise", ("rows/text.py", "depthwise/renderer.py")
+_KNOBS = (
+    Knob(name="threads", values=(64, 128, 256, 512), about="threads of a CTA"),
+    Knob(name="down", values=(1, 2, 4, 8), about="results of a thread, one below the other"),
+    Knob(name="along", values=(2, 4, 8), about="results of a thread, side by side"),
+)
+SKELETONS = (*rows.SKELETONS, "cuda/depthwise")
+_ROWS_LAUNCH = "from tilewright_kernels.cuda.rows.launch import Fused\n"
+_IMPORTS = """\
+from tilewright_kernels.cuda.depthwise.launch import Depthwise
+from tilewright_kernels.cuda.depthwise.plan import DepthwiseSpec
+"""
+_SPEC = '''
+DEPTHWISE = DepthwiseSpec(source="{source}", weights="{weights}", prologue=prologue, factor=factor)
+'''
+
+
+def fits(program: Program, device: Device) -> Fit | Refused:
+    """See `realiser`."""
+    found = depthwise(program)
+    if isinstance(found, str):
+        return Refused(found, foreign=True)
+    answer = rows.fits(program, device)
+    return Fit() if isinstance(answer, Fit) else answer
+
+
+def points(program: Program, device: Device) -> Space:
+    """Larger tiles read less twice, smaller ones are more at once."""
+    found = depthwise(program)
+    assert isinstance(found, Depthwise)
+    narrow = any(DTYPE_BYTES[o.dtype] < 4 for o in program.operands if o.name == found.source)
+    settings = [(256, 4, 4), (128, 4, 4), (256, 2, 4), (256, 8, 4), (512, 4, 4), (128, 8, 4), (256, 4, 8), (64, 4, 4)]
+    if narrow:
+        settings[2:3] = [(128, 4, 8)]
+    if len(next(o.shape for o in program.operands if o.name == found.source)) == 3:  # one line a plane
+        settings = [(256, 1, 4), (128, 1, 4), (256, 1, 8), (64, 1, 4), (512, 1, 4)]
+    made = tuple(point(threads=threads, down=down, along=along) for threads, down, along in settings)
+    return Space(knobs=_KNOBS, points=made)
+
+
+def render(program: Program, name: str, point: Point, device: Device) -> tuple[SourceFile, ...]:
+    """`<name>.py`: as the fused file of a reduction, with its prologue and its factors apart."""
+    program = safe_names(reduced_in_strength(rounded_once(program)))
+    found = depthwise(program)
+    assert isinstance(found, Depthwise), found
+    lines = Lines(program)
+    known = {item.result for item in schedule(program).head}
+    before = tuple(item for item in found.before if item.result not in known)
+    functions = [
+        lines.function("prologue", "What is convolved, of an element.", before, [found.value], found.value),
+        lines.function("factor", "A weight as it is multiplied.", found.factor, [found.weight], found.weight),
+    ]
+    text = fused_text(program, name, point)
+    head, entry = text.split("\n\n@cute.jit\n")
+    spec = _SPEC.format(source=found.source, weights=found.weights)
+    entry = entry.replace("Fused(SPEC, entry,", "Depthwise(SPEC, DEPTHWISE, entry,")
+    text = head.replace(_ROWS_LAUNCH, _IMPORTS) + "\n\n" + "\n\n".join(functions) + spec + "\n\n@cute.jit\n" + entry
+    return (SourceFile(path=f"{name}.py", text=text),)
+
+
+def skeleton_files() -> tuple[SourceFile, ...]:
+    """See `realiser`."""
+    return carried(SKELETONS)

@@ -1,0 +1,177 @@
+"""Tiles of depthwise convolutions: every result is its window's, in numpy, and each element is read about once."""
+
+from __future__ import annotations
+
+from math import gcd, prod
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fakes import simt
+from fakes.realisers import gpu
+from tilewright.kernels.cuda.common import addresses
+from tilewright.kernels.cuda.common.spec import ArraySpec, ReductionSpec, Spec, Sweep
+from tilewright.kernels.cuda.common.views import contiguous
+from tilewright.kernels.cuda.depthwise import cta as tiles
+from tilewright.kernels.cuda.depthwise.launch import Depthwise
+from tilewright.kernels.cuda.depthwise.plan import DepthwisePlan, DepthwiseSpec, windows_of
+from tilewright.kernels.cuda.rows import blocks, combine, cta, cta_rows, reducers, slides
+from tilewright.kernels.cuda.rows.reducers import Reducer
+
+MODULES = (addresses, blocks, combine, cta, cta_rows, reducers, slides, tiles)
+SUBTRACTED = 3
+
+
+def spec_of(shape, window, stride=1, padding=0, dilation=1, each=1, dtype="f32", beside=False):
+    """The convolution of `shape`; `beside`: a channel's bias and what is as large as the result are added to it, and
+    SUBTRACTED times the channel's scale is taken from what is convolved."""
+    rank, (images, channels, *sizes) = len(window), shape
+    stride, padding, dilation = ((v,) * rank if isinstance(v, int) else v for v in (stride, padding, dilation))
+    counts = [(n + 2 * p - d * (k - 1) - 1) // s + 1
+              for n, k, s, p, d in zip(sizes, window, stride, padding, dilation, strict=True)]  # fmt: skip
+    domain = (images, channels, each, *counts[:-1], *window, counts[-1])
+    reduced = tuple(range(2 + rank, 2 + 2 * rank))
+    kept = [*range(3, 2 + rank), len(domain) - 1]
+    at = [(0, ((0, 1),)), (0, ((1, 1),))]
+    at += [(-padding[i], ((kept[i], stride[i]), (reduced[i], dilation[i]))) for i in range(rank)]
+    out = tuple(1 if d in reduced else n for d, n in enumerate(domain))
+    of_channel = tuple(n if d == 1 else 1 for d, n in enumerate(domain))
+    of_weight = tuple(n if d in (1, 2, *reduced) else 1 for d, n in enumerate(domain))
+    operands = [ArraySpec(name="x", dtype=dtype, shape=shape, indexed=True, at=tuple(at), fill=0.0),
+                ArraySpec(name="w", dtype="f32", shape=of_weight)]  # fmt: skip
+    rows, prologue = None, "lambda x: x.load((), (0,), 0.0)"
+    if beside:
+        operands += [ArraySpec(name="s", dtype="f32", shape=of_channel), ArraySpec(name="r", dtype="f32", shape=out)]
+        prologue = f"lambda x, s: x.load((), (0,), 0.0) - {SUBTRACTED} * s"
+        rows = eval("lambda y, s, r: {'y': y + s + r}")
+    names = ", ".join(f"index_{d}" for d in range(len(domain)) if d != 2)
+    sweep = Sweep(
+        elements=eval(f"lambda x, w, {names}: (x.load((), (0,), 0.0) * w,)"), rows=rows,
+        reductions=(ReductionSpec(op="sum", source="f32", dtype="f32", results=("y",)),),
+    )  # fmt: skip
+    spec = Spec(name="convolution", domain=domain, reduced=reduced, operands=tuple(operands), sweeps=(sweep,),
+                outputs=(ArraySpec(name="y", dtype="f32", shape=out),))  # fmt: skip
+    return spec, DepthwiseSpec(source="x", weights="w", prologue=eval(prologue), factor=eval("lambda w: w"))
+
+
+def plan_of(spec, depthwise, strides=None, alignment=16, **knobs):
+    walks = [strides or contiguous(spec.operands[0].shape), *(contiguous(o.shape) for o in spec.operands[1:])]
+    kernels = Depthwise(spec, depthwise, None, knobs)
+    return kernels.plan(walks, [alignment, *(16 for _ in walks[1:])], gpu())
+
+
+def convolved(monkeypatch, spec, depthwise, plan, *, given, strides=None):
+    """What all CTAs write, how many of them read each element of x, and what the banks of shared memory lost."""
+    walks = [strides or contiguous(spec.operands[0].shape), *(contiguous(o.shape) for o in spec.operands[1:])]
+    sources = [simt.Memory(np.ascontiguousarray(v).ravel(), w) for v, w in zip(given, walks, strict=True)]
+    out = simt.Memory(np.full(prod(spec.outputs[0].shape), np.nan, np.float32))
+    reducer = Reducer(op="sum", source="f32", dtype="f32")
+    kernel = SimpleNamespace(spec=spec, plan=plan, reducers=[[reducer]], workspaces=[], mailboxes=[], lists=None,
+                             depthwise=depthwise)  # fmt: skip
+    times = np.zeros(given[0].size, int)
+
+    def touched(places, active, *, writes):
+        seen.update(places[active].ravel().tolist())
+        simt.Memory.touched(sources[0], places, active, writes=writes)
+
+    sources[0].touched = touched
+    seen, passes, least = set(), 0, 0
+    with monkeypatch.context() as patch:
+        patch.setattr(tiles, "_lib", SimpleNamespace(fma=lambda a, b, c: a * b + c))
+        for block in range(plan.ctas_per_chunk):
+            seen.clear()
+            with simt.patched(patch, MODULES, plan.threads, block) as device:
+                tiles.DepthwiseCta(kernel, [*sources, out], None, stage=-1, chunks=1).run()
+                passes += device.shared[0].passes
+                least += device.shared[0].least
+            times[list(seen)] += 1
+    assert out.written.min() >= 1
+    return out.values.reshape(spec.outputs[0].shape), times, passes / least
+
+
+def drawn(spec, *, seed=0):
+    """Whole numbers, whose sums are exact in any order."""
+    rng = np.random.default_rng(seed)
+    types = {"f32": np.float32, "f16": np.float16, "bf16": np.float16}
+    return [rng.integers(-9, 10, o.shape).astype(types[o.dtype]) for o in spec.operands]
+
+
+def wanted(spec, given, *, stride=1, padding=0, dilation=1):
+    x, w, *beside = (torch.from_numpy(v.astype(np.float64)) for v in given)
+    conv, rank = (F.conv2d, 2) if x.dim() == 4 else (F.conv1d, 1)
+    if beside:
+        x = x - SUBTRACTED * beside[0].reshape(-1, *[1] * rank)
+    window = [spec.domain[d] for d in spec.reduced]
+    y = conv(x, w.reshape(-1, 1, *window), None, stride, padding, dilation, groups=x.shape[1])
+    if beside:
+        scale = beside[0].reshape(-1, 1).repeat(1, spec.domain[2]).reshape(-1, *[1] * rank)
+        y = y + scale + beside[1].reshape(y.shape)
+    return y.numpy().ravel()
+
+
+CASES = {  # shape, window, settings, knobs
+    "3x3": ((2, 3, 20, 32), (3, 3), {"padding": 1}, {}),
+    "3x3 of halves": ((2, 3, 20, 32), (3, 3), {"padding": 1, "dtype": "f16"}, {"along": 8}),
+    "strided": ((2, 3, 20, 32), (3, 3), {"padding": 1, "stride": 2}, {}),
+    "dilated": ((1, 3, 20, 32), (3, 5), {"padding": (2, 4), "dilation": 2}, {"down": 8}),
+    "7x7": ((2, 3, 28, 28), (7, 7), {"padding": 3}, {}),
+    "11x11 of halves": ((1, 2, 24, 40), (11, 11), {"padding": 5, "dtype": "f16"}, {}),
+    "inside": ((1, 4, 33, 40), (5, 5), {}, {}),
+    "a column": ((2, 4, 24, 32), (3, 1), {}, {}),
+    "a line": ((2, 4, 24, 32), (1, 7), {"padding": (0, 3)}, {}),
+    "odd lines as one stretch": ((8, 3, 7, 7), (3, 3), {"padding": 1}, {}),
+    "odd lines of halves as one stretch": ((4, 4, 9, 13), (5, 5), {"padding": 2, "stride": 2, "dtype": "f16"}, {}),
+    "odd lines of large planes": ((1, 2, 129, 131), (3, 3), {"padding": 1}, {"threads": 64}),
+    "rows that no window reads, as one stretch": ((1, 4, 10, 11), (3, 3), {"stride": 4}, {}),
+    "tiles of rows": ((1, 2, 100, 64), (3, 3), {"padding": 1}, {"threads": 64}),
+    "tiles of columns": ((1, 2, 5, 1200), (3, 3), {"padding": 1}, {"threads": 64}),
+    "tiles of strided columns": ((1, 2, 5, 1200), (3, 3), {"padding": 1, "stride": 2}, {"threads": 64}),
+    "many planes a tile": ((3, 7, 8, 8), (3, 3), {"padding": 1}, {}),
+    "multiplied channels": ((2, 3, 12, 16), (3, 3), {"padding": 1, "each": 3}, {}),
+    "with what is beside": ((2, 5, 12, 16), (3, 3), {"padding": 1, "beside": True}, {}),
+    "one stretch with what is beside": ((4, 5, 7, 9), (3, 3), {"padding": 1, "beside": True}, {}),
+    "columns of one-dimensional": ((2, 3, 400), (5,), {"padding": 2}, {"threads": 64, "down": 1}),
+    "columns of one-dimensional, multiplied and strided": ((2, 3, 1024), (4,), {"stride": 2, "each": 2}, {"threads": 64}),
+    "one image as one stretch": ((1, 8, 14, 14), (5, 5), {"padding": 2}, {"down": 2}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_every_result_is_its_windows(name, monkeypatch):
+    shape, window, settings, knobs = CASES[name]
+    spec, depthwise = spec_of(shape, window, **settings)
+    plan = plan_of(spec, depthwise, **knobs)
+    assert isinstance(plan, DepthwisePlan) and plan.part.flat == ("one stretch" in name)
+    assert (plan.part.column_tiles > 1) == ("columns" in name)
+    given = drawn(spec)
+    got, times, lost = convolved(monkeypatch, spec, depthwise, plan, given=given)
+    steps = {n: settings.get(n, default) for n, default in (("stride", 1), ("padding", 0), ("dilation", 1))}
+    np.testing.assert_array_equal(got.ravel(), wanted(spec, given, **steps))
+    windows = windows_of(spec, spec.operands[0])
+    again = max(1, plan.part.lines / min(windows.down.length, plan.part.rows * windows.down.apart))
+    assert np.delete(times, 0).mean() <= 1.1 * again * (1 + 0.1 * (plan.part.column_tiles > 1))
+    assert lost < 2.1, "trips through the banks for each that is needed"
+
+
+def test_lines_that_lie_apart_are_read_in_shorter_vectors(monkeypatch):
+    spec, depthwise = spec_of((2, 3, 12, 16), (3, 3), padding=1, dtype="f16")
+    x, w = drawn(spec)
+    held = np.zeros((2, 3, 12, 18), np.float16)
+    held[..., :16] = x
+    strides = (3 * 12 * 18, 12 * 18, 18, 1)
+    plan = plan_of(spec, depthwise, strides)
+    assert plan.part.vector == 2 and plan_of(spec, depthwise, alignment=2).part.vector == 1
+    got, _, _ = convolved(monkeypatch, spec, depthwise, plan, given=(held, w), strides=strides)
+    np.testing.assert_array_equal(got.ravel(), wanted(spec, (x, w), padding=1))
+
+
+def test_what_lies_otherwise_is_left_to_rows():
+    spec, depthwise = spec_of((2, 3, 12, 16), (3, 3), padding=1)
+    last = (12 * 16 * 3, 1, 16 * 3, 3)
+    assert not isinstance(plan_of(spec, depthwise, last), DepthwisePlan)
+    with pytest.raises(ValueError, match="no knob 'unroll'"):
+        plan_of(spec, depthwise, unroll=4)
+    assert gcd(plan_of(spec, depthwise).space.vector, 4) == 4
