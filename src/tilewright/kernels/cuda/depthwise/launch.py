@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields
 from math import gcd
+from pathlib import Path
 from typing import Any
 
+from ..common import cache
 from ..common.operands import used_views
 from ..common.spec import Spec
 from ..common.views import IndexSpace, fewer_lanes, make_space
@@ -76,6 +78,10 @@ class Depthwise(Fused):
     ) -> EngineKernel:
         plan = self.plan(strides, alignments, device, rows=rows)
         return DepthwiseKernel(self._at(rows), self.depthwise, plan)
+
+    def _facts(self, *known: Any) -> tuple[object, ...]:
+        """Also what the files of this folder say."""
+        return *super()._facts(*known), cache.contents(Path(__file__).parent)
 
 
 def _of_results(
