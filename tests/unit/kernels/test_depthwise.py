@@ -134,7 +134,7 @@ CASES = {  # shape, window, settings, knobs
     "with what is beside": ((2, 5, 12, 16), (3, 3), {"padding": 1, "beside": True}, {}),
     "one stretch with what is beside": ((4, 5, 7, 9), (3, 3), {"padding": 1, "beside": True}, {}),
     "columns of one-dimensional": ((2, 3, 400), (5,), {"padding": 2}, {"threads": 64, "down": 1}),
-    "columns of one-dimensional, multiplied and strided": ((2, 3, 1024), (4,), {"stride": 2, "each": 2}, {"threads": 64}),
+    "columns of one-dimensional, strided": ((2, 3, 1024), (4,), {"stride": 2, "each": 2}, {"threads": 64}),
     "one image as one stretch": ((1, 8, 14, 14), (5, 5), {"padding": 2}, {"down": 2}),
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from ..realiser import Fit, Refused, carried
 from ..rows import renderer as rows
 from ..rows.text import Lines, fused_text, safe_names
 from ..strength import reduced_in_strength
-from .shape import Depthwise, depthwise
+from .shape import DepthwiseParts, depthwise
 
 target: Target = "cuda"
 digest, writers = "depthwise", ("rows/text.py", "depthwise/renderer.py")
@@ -28,9 +28,9 @@ _IMPORTS = """\
 from tilewright_kernels.cuda.depthwise.launch import Depthwise
 from tilewright_kernels.cuda.depthwise.plan import DepthwiseSpec
 """
-_SPEC = '''
+_SPEC = """
 DEPTHWISE = DepthwiseSpec(source="{source}", weights="{weights}", prologue=prologue, factor=factor)
-'''
+"""
 
 
 def fits(program: Program, device: Device) -> Fit | Refused:
@@ -45,7 +45,7 @@ def fits(program: Program, device: Device) -> Fit | Refused:
 def points(program: Program, device: Device) -> Space:
     """Larger tiles read less twice, smaller ones are more at once."""
     found = depthwise(program)
-    assert isinstance(found, Depthwise)
+    assert isinstance(found, DepthwiseParts)
     narrow = any(DTYPE_BYTES[o.dtype] < 4 for o in program.operands if o.name == found.source)
     settings = [(256, 4, 4), (128, 4, 4), (256, 2, 4), (256, 8, 4), (512, 4, 4), (128, 8, 4), (256, 4, 8), (64, 4, 4)]
     if narrow:
@@ -60,7 +60,7 @@ def render(program: Program, name: str, point: Point, device: Device) -> tuple[S
     """`<name>.py`: as the fused file of a reduction, with its prologue and its factors apart."""
     program = safe_names(reduced_in_strength(rounded_once(program)))
     found = depthwise(program)
-    assert isinstance(found, Depthwise), found
+    assert isinstance(found, DepthwiseParts), found
     lines = Lines(program)
     known = {item.result for item in schedule(program).head}
     before = tuple(item for item in found.before if item.result not in known)

@@ -17,7 +17,7 @@ MOST_REACH = 64  # positions from a window's first to its last, down and along
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Depthwise:
+class DepthwiseParts:
     """`value` and `weight`: the names of what is multiplied, the first read of `source`, the second of `weights`."""
 
     source: str
@@ -28,7 +28,7 @@ class Depthwise:
     factor: tuple[Statement, ...]
 
 
-def depthwise(program: Program) -> Depthwise | str:
+def depthwise(program: Program) -> DepthwiseParts | str:
     """Or why the program is none."""
     if program.product or program.scan or program.ranked or program.sums or len(program.loads) != 1:
         return "no sum over windows of one operand"
@@ -47,7 +47,7 @@ def depthwise(program: Program) -> Depthwise | str:
         before, factor = (_behind(name, made) for name in (value, weight))
         read = _read(factor, weight, operands)
         if load in before and load not in factor and len(read) == 1 and not read[0].indexed:
-            found = Depthwise(source=load.source, weights=read[0].name, value=value, weight=weight, before=before,
+            found = DepthwiseParts(source=load.source, weights=read[0].name, value=value, weight=weight, before=before,
                               factor=tuple(f for f in factor if isinstance(f, Statement)))  # fmt: skip
             return _lack(program, load, found, operands) or found
     return "no product of windows and weights"
@@ -71,7 +71,7 @@ def _read(items: Iterable[Plain], name: str, operands: Mapping[str, Operand]) ->
     return [operands[n] for n in operands if n in names]
 
 
-def _lack(program: Program, load: Load, found: Depthwise, operands: Mapping[str, Operand]) -> str:
+def _lack(program: Program, load: Load, found: DepthwiseParts, operands: Mapping[str, Operand]) -> str:
     """What keeps a depthwise convolution from a kernel of its own; "" where nothing does."""
     source, reduced = operands[found.source], set(program.reduced)
     image, channel, *windows = ([d for d, _ in p.steps if program.domain[d] > 1] for p in load.at)
@@ -104,7 +104,7 @@ def _lack(program: Program, load: Load, found: Depthwise, operands: Mapping[str,
     return "" if over_windows(_unweighted(program, found)) else "something that is not 0 lies around the image"
 
 
-def _unweighted(program: Program, found: Depthwise) -> Program:
+def _unweighted(program: Program, found: DepthwiseParts) -> Program:
     """The same without weights: sums over windows."""
     body = tuple(replace(i, arg=found.value) if isinstance(i, Reduction) else i for i in program.body)
     return replace(program, body=body)

@@ -1,10 +1,10 @@
 """A tile of a depthwise convolution: what it reads comes into shared memory once, in fp32; traced inside a kernel.
 
-    0 0 0 0 0 0 0 0     lines of a plane, with zeros outside of the tensor: written in vectors, what comes before the
-    0 x x x x x x 0     convolution done on the way
-    0 x x x x x x 0
-      [o o o o]         a thread reads the lines of its results' windows one after the other, in vectors, and adds a
-      [o o o o]         line's products to all the results whose windows it lies in
+0 0 0 0 0 0 0 0     lines of a plane, with zeros outside of the tensor: written in vectors, what comes before the
+0 x x x x x x 0     convolution done on the way
+0 x x x x x x 0
+  [o o o o]         a thread reads the lines of its results' windows one after the other, in vectors, and adds a
+  [o o o o]         line's products to all the results whose windows it lies in
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _all(conditions: list[Any]) -> Any:
     return found
 
 
-class TileCta(Cta):
+class WindowTileCta(Cta):
     """Which tile is this CTA's, and where its results lie."""
 
     plan: DepthwisePlan
@@ -127,7 +127,7 @@ class TileCta(Cta):
         return m.cast(called(self.depthwise.prologue, {**known, self.depthwise.source: given}), "f32")
 
 
-class StagedWeights(TileCta):
+class StagedWeights(WindowTileCta):
     """The tile's weights in shared memory."""
 
     def _stage_weights(self) -> None:

@@ -1,8 +1,8 @@
 """Depthwise convolutions: which part of a Spec is what, and the tile of results that a CTA makes. Pure Python.
 
-    tile     planes x rows x columns results; planes are images' channels, and several only where tiles are whole planes
-    lines    what the tile reads of its planes, in fp32 in shared memory, zeros around: `pitch` cells each
-    thread   down x along results of one plane, and as many for each further result of a channel (its multiplier)
+tile     planes x rows x columns results; planes are images' channels, and several only where tiles are whole planes
+lines    what the tile reads of its planes, in fp32 in shared memory, zeros around: `pitch` cells each
+thread   down x along results of one plane, and as many for each further result of a channel (its multiplier)
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def windows_of(spec: Spec, operand: ArraySpec) -> Windows | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tile:
+class WindowTile:
     """`first`: where its first cell of a line lies in the tensor, relative to its first result's column times the
     windows' distance. `flat`: lines are no whole vectors; `planes` whole planes are read as one stretch."""
 
@@ -118,7 +118,7 @@ class DepthwisePlan(Plan):
     """A Plan whose CTAs make tiles of results."""
 
     windows_at: Windows
-    part: Tile
+    part: WindowTile
 
     @property
     def ctas_per_chunk(self) -> int:
@@ -127,7 +127,7 @@ class DepthwisePlan(Plan):
 
 def make_tile(
     operand: ArraySpec, windows: Windows, strides: Sequence[int], alignment: int, knobs: Knobs
-) -> Tile | None:
+) -> WindowTile | None:
     """For operands with these strides (elements) at an address of this alignment (bytes); None: none fits."""
     if strides[-1] != 1:
         return None
@@ -158,7 +158,7 @@ class _Shape:
         down, along = self.windows.down, self.windows.along
         quantum = wide if self.flat else _multiple(wide, max(self.vector, 4), along.apart)
         tiles = -(-along.count // (threads * wide))
-        columns = along.count if tiles == 1 else -(--(-along.count // tiles) // quantum) * quantum
+        columns = along.count if tiles == 1 else _up(-(-along.count // tiles), quantum)
         most = max(threads // -(-columns // wide), 1)
         found = []
         down_groups = -(-down.count // deep)
@@ -172,27 +172,32 @@ class _Shape:
             return [size for size in found if size[1] == down.count]
         rows = min(found[-1][1], down.count)
         while rows > deep:
-            rows = -(-rows // (2 * deep)) * deep
+            rows = _up(-(-rows // 2), deep)
             found.append((1, rows, columns))
         while columns > quantum:
-            columns = -(-columns // (2 * quantum)) * quantum
+            columns = _up(-(-columns // 2), quantum)
             found.append((1, rows, columns))
         return found
 
-    def tile(self, threads: int, of_thread: tuple[int, int], size: tuple[int, int, int]) -> Tile:
+    def tile(self, threads: int, of_thread: tuple[int, int], size: tuple[int, int, int]) -> WindowTile:
         (deep, wide), (planes, rows, columns) = of_thread, size
         down, along = self.windows.down, self.windows.along
         row_tiles = -(-down.count // rows)
         if row_tiles > 1:
-            rows = min(rows, -(--(-down.count // row_tiles) // deep) * deep)
+            rows = min(rows, _up(-(-down.count // row_tiles), deep))
         align = max(self.vector, 4)
         first = along.start if self.flat else along.start // align * align
-        span = along.start - first + along.reach(-(-columns // wide) * wide)
-        return Tile(
+        span = along.start - first + along.reach(_up(columns, wide))
+        return WindowTile(
             planes=planes, rows=rows, columns=columns, down=deep, along=wide, threads=threads, vector=self.vector,
-            first=first, lines=down.reach(-(-rows // deep) * deep), pitch=-(-span // align) * align,
+            first=first, lines=down.reach(_up(rows, deep)), pitch=_up(span, align),
             row_tiles=-(-down.count // rows), column_tiles=-(-along.count // columns), flat=self.flat,
         )  # fmt: skip
+
+
+def _up(number: int, step: int) -> int:
+    """To the next multiple."""
+    return -(-number // step) * step
 
 
 def _multiple(wide: int, vector: int, apart: int) -> int:

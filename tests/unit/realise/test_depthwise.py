@@ -1,0 +1,86 @@
+"""Which Programs are depthwise convolutions to a GPU, what is rendered of them, and that it compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fakes.fused import load_fused
+from fakes.realisers import cpu, cuda, gpu
+from fakes.traced import only_program
+from tilewright.facts.devices import DEVICES
+from tilewright.ir.program import Load, Program
+from tilewright.kernels.cuda.common.demand import demand
+from tilewright.realise.depthwise.renderer import fits
+from tilewright.realise.depthwise.shape import DepthwiseParts, depthwise
+from tilewright.realise.realiser import Fit, Refused
+from tilewright.realise.table import realisers
+
+
+def program(function: Callable[..., Any], *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Program:
+    return only_program(function, *(torch.randn(s).to(dtype) for s in shapes))
+
+
+X, W, C = (4, 8, 28, 28), (8, 1, 3, 3), (8, 1, 1)
+OURS = {
+    "alone": (lambda x, w: F.conv2d(x, w, groups=8), X, W),
+    "what comes before and follows": (
+        lambda x, w, s, t: torch.relu(F.conv2d(F.relu6(x * s + t), w, padding=1, groups=8) * t), X, W, C, C),
+    "two results a channel": (lambda x, w: F.conv2d(x, w, padding=1, stride=2, groups=8), X, (16, 1, 3, 3)),
+    "one dimension": (lambda x, w: F.conv1d(x, w, padding=1, groups=8), (4, 8, 300), (8, 1, 3)),
+    "an image": (lambda x, w: F.conv2d(x, w, padding=3, groups=8), (1, 8, 28, 28), (8, 1, 7, 7)),
+}  # fmt: skip
+THEIRS = {
+    "a pool": (lambda x: F.avg_pool2d(x, 3, 2), "no sum of products in f32", X),
+    "one result": (lambda x, w: F.conv2d(x, w, groups=8), "results that lie in another order", (4, 8, 3, 3), W),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(OURS))
+def test_ours(name: str) -> None:
+    made = program(*OURS[name])
+    found = depthwise(made)
+    assert isinstance(found, DepthwiseParts) and (found.source, made.operands[0].indexed) == ("x0", True)
+    assert fits(made, DEVICES["h200"]) == Fit() and cuda.digest(made) == "depthwise"
+    assert not cpu.unsupported(made) and cpu.digest(made) != "depthwise"
+    points = cuda.space(made).points
+    assert len(points) >= 5 and all(dict(p).keys() == {"threads", "down", "along"} for p in points)
+
+
+@pytest.mark.parametrize("name", list(THEIRS))
+def test_theirs(name: str) -> None:
+    function, why, *shapes = THEIRS[name]
+    answer = fits(program(function, *shapes), DEVICES["h200"])
+    assert isinstance(answer, Refused) and answer.foreign and why in answer.why
+
+
+def test_what_lies_around_is_zero() -> None:
+    made = program(lambda x, w: F.conv2d(x, w, padding=1, groups=8), X, W)
+    ones = tuple(replace(item, fill=1.0) if isinstance(item, Load) else item for item in made.body)
+    assert depthwise(replace(made, body=ones)) == "something that is not 0 lies around the image"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", list(OURS))
+def test_kernels_compile_without_spilling(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    made = program(*OURS[name], dtype=dtype)
+    module = load_fused(made, tmp_path)
+    asked = demand(module._FUSED, gpu())
+    assert asked["local_bytes"] == 0 and asked["registers"] <= 128
+    walks = [o.strides for o in made.operands]
+    assert module._FUSED.plan(walks, [16] * len(walks), gpu()).part.cells > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["a100", "l40s", "b200"])
+def test_kernels_compile_for_other_architectures(device: str, tmp_path: Path) -> None:
+    made = program(*OURS["alone"])
+    module = load_fused(made, tmp_path, renderer=realisers(DEVICES[device]))
+    assert demand(module._FUSED, gpu(DEVICES[device]))["local_bytes"] == 0
