@@ -13,6 +13,7 @@ from ..rows.over_windows import over_windows
 
 MOST_TAPS = 128  # of a result: what a kernel does with one window is written out
 MOST_MULTIPLIER = 4
+_FLOATS = ("f32", "f16", "bf16")
 MOST_REACH = 64  # positions from a window's first to its last, down and along
 
 
@@ -90,17 +91,18 @@ def _lack(program: Program, load: Load, found: DepthwiseParts, operands: Mapping
         return f"windows of more than {MOST_TAPS} elements"
     if any(step * (program.domain[d] - 1) >= MOST_REACH for p in load.at for d, step in p.steps if d in reduced):
         return f"windows that reach over more than {MOST_REACH} positions"
-    if source.dtype not in ("f32", "f16", "bf16"):
+    if source.dtype not in _FLOATS:
         return f"convolution in {source.dtype}"
     weights, beside = operands[found.weights], {*channel, *others, *reduced}
     if any(size > 1 and d not in beside for d, size in enumerate(weights.shape)):
         return "weights that differ between positions"
     planes = {*image, *channel}
     for operand in _read(found.before, found.value, operands):
-        if not operand.indexed and any(size > 1 and d not in planes for d, size in enumerate(operand.shape)):
+        apart = not operand.indexed and any(size > 1 and d not in planes for d, size in enumerate(operand.shape))
+        if apart or operand.dtype not in _FLOATS:
             return "something beside the image comes into what is convolved"
-    if any(item.op == "index" and item.args[0] not in planes for item in found.before):
-        return "positions come into what is convolved"
+    if any(item.op == "index" or item.dtype not in (*_FLOATS, "bool") for item in found.before):
+        return "whole numbers come into what is convolved"
     return "" if over_windows(_unweighted(program, found)) else "something that is not 0 lies around the image"
 
 

@@ -62,6 +62,9 @@ class WindowTileCta(Cta):
         self.group_index, self.alive = Int32(0), None
         self.together = self.space.vector
         self.ragged = self.windows.planes % tile.planes != 0
+        names = [n for n in reads(self.depthwise.prologue) if n != self.depthwise.source]
+        self.beside = [n for n in names if not n.startswith("index_")]
+        self.anywhere = {n: Int32(0) for n in names if n.startswith("index_")}  # where windows lie is of no account
 
     def _allocate(self) -> None:
         super()._allocate()
@@ -70,6 +73,8 @@ class WindowTileCta(Cta):
         self.kernel_cells = self.line_cells * windows.down.steps
         cells = tile.planes * windows.each * self.kernel_cells
         self.lines = self.allocator.allocate_tensor(Float32, cute.make_layout((tile.cells,)), byte_alignment=16)
+        beside = tile.planes * len(self.beside) if tile.planes > 1 else 0
+        self.planes = beside and self.allocator.allocate_tensor(Float32, cute.make_layout((beside,)), byte_alignment=16)
         self.weights = self.allocator.allocate_tensor(Float32, cute.make_layout((cells,)), byte_alignment=16)
 
     def _channel(self, plane: Any) -> list[Any]:
@@ -109,22 +114,18 @@ class WindowTileCta(Cta):
 
     def _known(self, plane: Any) -> dict[str, Any]:
         """What the prologue reads beside the source: values of the plane."""
-        names = [n for n in reads(self.depthwise.prologue) if n != self.depthwise.source]
-        zeros = {n: Int32(0) for n in names if n.startswith("index_")}
-        if not [n for n in names if n not in zeros]:
-            return zeros
         walk = self.at
         self.at = self._address(self._channel(plane), Int32(0), Int32(0), Int32(0))
         self.rows = self._new_rows()
         self._load_rows()
         self._compute_rows(self.spec.head)
-        self.at, known = walk, self.rows[0]
-        return zeros | known
+        self.at = walk
+        return {name: m.cast(self.rows[0][name], "f32") for name in self.beside}
 
     def _value(self, fragment: Any, lane: int, known: dict[str, Any]) -> Any:
         """One element of the source with what comes before the convolution."""
         given = Given(m.lane_of(fragment, lane, self.operand.dtype), None, self.operand.dtype)
-        return m.cast(called(self.depthwise.prologue, {**known, self.depthwise.source: given}), "f32")
+        return m.cast(called(self.depthwise.prologue, {**self.anywhere, **known, self.depthwise.source: given}), "f32")
 
 
 class StagedWeights(WindowTileCta):
@@ -159,7 +160,37 @@ class StagedWeights(WindowTileCta):
         return [value for axis, value in ((self.windows.down, line), (self.windows.along, tap)) if axis.steps > 1]
 
 
-class StagedTile(StagedWeights):
+class StagedPlanes(StagedWeights):
+    """What the prologue reads of each plane: in registers where there is one, in shared memory where there are more."""
+
+    def _stage_planes(self) -> None:
+        count, threads = self.part.planes, self.part.threads
+        if count == 1:
+            self.only = self._known(Int32(0)) if self.beside else {}
+        if count == 1 or not self.beside:
+            return
+        for turn in range(-(-count // threads)):
+            plane = self.thread + turn * threads
+            body = partial(self._stage_plane, cutlass.min(plane, Int32(count - 1)))
+            when(Boolean(plane < count), body)
+        cute.arch.sync_threads()
+
+    def _stage_plane(self, plane: Any) -> None:
+        for number, value in enumerate(self._known(plane).values()):
+            self._store(self.planes, plane * len(self.beside) + number, [value])
+
+    def _staged(self, plane: Any) -> dict[str, Any]:
+        if self.part.planes == 1 or not self.beside:
+            return self.only if self.part.planes == 1 else {}
+        found = {}
+        for number, name in enumerate(self.beside):
+            fragment = cute.make_rmem_tensor((1,), Float32)
+            cute.autovec_copy(_vector(self.planes.iterator, plane * len(self.beside) + number, 1), fragment)
+            found[name] = fragment[0]
+        return found
+
+
+class StagedTile(StagedPlanes):
     """The tile's lines there, too."""
 
     def _stage(self) -> None:
@@ -201,7 +232,7 @@ class StagedTile(StagedWeights):
 
     def _take(self, item: Any, fragment: Any, inside: Any, plane: Any) -> None:
         """What was read of a vector, with what comes before the convolution; zeros where it lies outside."""
-        lanes, known = self.part.vector, self._known(plane)
+        lanes, known = self.part.vector, self._staged(plane)
         values = [self._value(fragment, lane, known) for lane in range(lanes)]
         values = [m.select(Boolean(inside), value, Float32(0.0)) for value in values]
         wide = min(lanes, 4)
@@ -242,7 +273,7 @@ class StagedTile(StagedWeights):
                 inside = m.both(inside, row < down.start + tile.lines)
             if tile.first + tile.pitch < along.length:
                 inside = m.both(inside, column < tile.first + tile.pitch)
-            value = self._value(fragment, lane, self._known(plane))
+            value = self._value(fragment, lane, self._staged(plane))
             when(Boolean(inside), partial(self._store, self.lines, cell, [value]))
 
 
@@ -250,6 +281,7 @@ class DepthwiseCta(StagedTile):
     """A tile's results: `down x along` a thread."""
 
     def run(self) -> None:
+        self._stage_planes()
         self._stage_weights()
         self._stage()
         cute.arch.sync_threads()
