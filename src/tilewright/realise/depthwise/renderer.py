@@ -22,6 +22,7 @@ _KNOBS = (
     Knob(name="down", values=(1, 2, 4, 8), about="results of a thread, one below the other"),
     Knob(name="along", values=(2, 4, 8), about="results of a thread, side by side"),
 )
+LARGE_WINDOW = 25  # elements: lines are read for several results each
 SKELETONS = (*rows.SKELETONS, "cuda/depthwise")
 _ROWS_LAUNCH = "from tilewright_kernels.cuda.rows.launch import Fused\n"
 _IMPORTS = """\
@@ -46,11 +47,15 @@ def points(program: Program, device: Device) -> Space:
     """Larger tiles read less twice, smaller ones are more at once."""
     found = depthwise(program)
     assert isinstance(found, DepthwiseParts)
-    narrow = any(DTYPE_BYTES[o.dtype] < 4 for o in program.operands if o.name == found.source)
-    settings = [(256, 4, 4), (128, 4, 4), (256, 2, 4), (256, 8, 4), (512, 4, 4), (128, 8, 4), (256, 4, 8), (64, 4, 4)]
-    if narrow:
-        settings[2:3] = [(128, 4, 8)]
-    if len(next(o.shape for o in program.operands if o.name == found.source)) == 3:  # one line a plane
+    (source,) = (o for o in program.operands if o.name == found.source)
+    settings = [(256, 4, 4), (128, 4, 4), (256, 8, 4), (256, 2, 4), (512, 4, 4), (128, 8, 4), (64, 4, 4)]
+    if DTYPE_BYTES[source.dtype] < 4:
+        settings[3:4] = [(128, 4, 8), (256, 8, 8)]
+    if dict(program.loads[0].at[-1].steps)[max(d for d, _ in program.loads[0].at[-1].steps)] > 1:
+        settings = [(256, 4, 2), (128, 4, 2), (256, 8, 2), (256, 4, 4), (128, 8, 2), (512, 4, 2), (64, 4, 2)]
+    if program.inner_size >= LARGE_WINDOW:
+        settings = [(128, 8, 4), (256, 8, 4), (256, 4, 4), (128, 4, 4), (128, 8, 8), (64, 8, 4), (256, 2, 4)]
+    if len(source.shape) == 3:  # one line a plane
         settings = [(256, 1, 4), (128, 1, 4), (256, 1, 8), (64, 1, 4), (512, 1, 4)]
     made = tuple(point(threads=threads, down=down, along=along) for threads, down, along in settings)
     return Space(knobs=_KNOBS, points=made)

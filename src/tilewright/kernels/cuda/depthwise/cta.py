@@ -196,7 +196,7 @@ class StagedTile(StagedPlanes):
     def _stage(self) -> None:
         """The tile's lines; several vectors of a thread are on their way at once."""
         tile, words = self.part, -(-self.part.vector * ITEM_BYTES[self.operand.dtype] // 4)
-        vectors = tile.cells // tile.vector
+        vectors = tile.planes * tile.lines * (tile.span // tile.vector)
         if tile.flat:
             plane = self.windows.down.length * self.windows.along.length
             vectors = -(-tile.planes * plane // tile.vector) + 1
@@ -210,14 +210,14 @@ class StagedTile(StagedPlanes):
                 item = self.thread + turn * tile.threads
                 if (turn + 1) * tile.threads > vectors:
                     item = cutlass.min(item, Int32(vectors - 1))
-                asked.append((item, *ask(item)))
+                asked.append(ask(item))
             for arguments in asked:
                 take(*arguments)
 
-    def _ask(self, item: Any) -> tuple[Any, Any, Any]:
-        """A vector of a line: what was read, whether it lies inside, and its plane; nothing is touched outside."""
+    def _ask(self, item: Any) -> tuple[Any, Any, Any, Any]:
+        """What was read of a line, whether it lies inside, its plane and its cell; nothing is touched outside."""
         tile, source, down, along = self.part, self.source, self.windows.down, self.windows.along
-        plane, line, number = coordinates(item, (tile.planes, tile.lines, tile.pitch // tile.vector))
+        plane, line, number = coordinates(item, (tile.planes, tile.lines, tile.span // tile.vector))
         row = self.row * down.apart + down.start + line
         column = self.column * along.apart + tile.first + number * tile.vector
         inside = m.both(column >= 0, column < along.length)
@@ -228,16 +228,17 @@ class StagedTile(StagedPlanes):
         for place, stride in zip((image, channel, row), source.strides[:-1], strict=False):
             offset = offset + source.kind(place) * source.kind(stride)
         offset = m.select(Boolean(inside), offset, source.kind(0))
-        return self._read(offset), inside, plane
+        cell = plane * tile.apart + line * tile.pitch + number * tile.vector
+        return self._read(offset), inside, plane, cell
 
-    def _take(self, item: Any, fragment: Any, inside: Any, plane: Any) -> None:
+    def _take(self, fragment: Any, inside: Any, plane: Any, cell: Any) -> None:
         """What was read of a vector, with what comes before the convolution; zeros where it lies outside."""
         lanes, known = self.part.vector, self._staged(plane)
         values = [self._value(fragment, lane, known) for lane in range(lanes)]
         values = [m.select(Boolean(inside), value, Float32(0.0)) for value in values]
         wide = min(lanes, 4)
         for lane in range(0, lanes, wide):
-            self._store(self.lines, item * lanes + lane, values[lane : lane + wide])
+            self._store(self.lines, cell + lane, values[lane : lane + wide])
 
     def _clear(self) -> None:
         """Zeros everywhere; all cells are vectors of four."""
@@ -259,7 +260,7 @@ class StagedTile(StagedPlanes):
         begin = cutlass.min(begin, source.kind(windows.planes * plane - lanes))
         return self._read(begin), Int32(begin - first)
 
-    def _take_flat(self, item: Any, fragment: Any, begin: Any) -> None:
+    def _take_flat(self, fragment: Any, begin: Any) -> None:
         """Element by element: lines begin anywhere in a vector."""
         tile, down, along = self.part, self.windows.down, self.windows.along
         last = tile.planes * down.length * along.length
@@ -267,12 +268,12 @@ class StagedTile(StagedPlanes):
             number = begin + lane
             nearest = cutlass.max(cutlass.min(number, Int32(last - 1)), Int32(0))
             plane, row, column = coordinates(nearest, (tile.planes, down.length, along.length))
-            cell = (plane * tile.lines + row - down.start) * tile.pitch + column - tile.first
+            cell = plane * tile.apart + (row - down.start) * tile.pitch + column - tile.first
             inside = m.both(number >= 0, number < last)
             if down.start + tile.lines < down.length:  # rows behind the last window
                 inside = m.both(inside, row < down.start + tile.lines)
-            if tile.first + tile.pitch < along.length:
-                inside = m.both(inside, column < tile.first + tile.pitch)
+            if tile.first + tile.span < along.length:
+                inside = m.both(inside, column < tile.first + tile.span)
             value = self._value(fragment, lane, self._staged(plane))
             when(Boolean(inside), partial(self._store, self.lines, cell, [value]))
 
@@ -331,7 +332,7 @@ class DepthwiseCta(StagedTile):
         kernel = (plane * self.windows.each + multiple) * self.kernel_cells
         weights: dict[int, list[Any]] = {}
         sums = [[Float32(0.0)] * tile.along for _ in range(tile.down)]
-        first = (plane * tile.lines + row * down.apart) * tile.pitch + column * along.apart
+        first = plane * tile.apart + row * down.apart * tile.pitch + column * along.apart
         for line in range(down.reach(tile.down)):
             taps = {}
             for result in range(tile.down):

@@ -56,7 +56,10 @@ class Depthwise(Fused):
         plain = make_plan(spec, strides, alignments, ROW_DEFAULTS, device)
         number = next(i for i, o in enumerate(spec.operands) if o.name == self.depthwise.source)
         windows = windows_of(spec, spec.operands[number])
-        tile = windows and make_tile(spec.operands[number], windows, strides[number], alignments[number], self.knobs)
+        tile = windows and make_tile(
+            spec.operands[number], windows, strides[number], alignments[number], knobs=self.knobs,
+            processors=device.processors,
+        )  # fmt: skip
         space = _of_results(spec, self.depthwise, strides, alignments)
         if not (windows and tile) or space.front != "column" or space.span >= 2**31:
             return plain

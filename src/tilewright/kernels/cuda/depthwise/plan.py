@@ -22,9 +22,10 @@ KNOBS: dict[str, tuple[int | str | bool, ...]] = {
 DEFAULTS: dict[str, int | str | bool] = {"threads": 256, "down": 4, "along": 4}
 
 CELL_BYTES = 4
+BANKS = 32  # of shared memory, a cell each
 SHARED_BYTES = 54 * 1024  # of a CTA, so that four fit
 ASKED_WORDS = 32  # registers of a thread for what it has asked for
-MOST_TAPS = 128  # weights of a result: their products are written out
+LEAST_CTAS = 2  # of a multiprocessor, before several planes make a tile
 MOST_MULTIPLIER = 4
 _ONE = SlidingAxis(start=0, apart=1, step=1, steps=1, count=1, length=1, kept=None)
 
@@ -87,7 +88,8 @@ def windows_of(spec: Spec, operand: ArraySpec) -> Windows | None:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowTile:
     """`first`: where its first cell of a line lies in the tensor, relative to its first result's column times the
-    windows' distance. `flat`: lines are no whole vectors; `planes` whole planes are read as one stretch."""
+    windows' distance; `span`: the cells of a line that are read, of `pitch`, of which there are `apart` a plane.
+    `flat`: lines are no whole vectors; `planes` whole planes are read as one stretch."""
 
     planes: int
     rows: int
@@ -98,7 +100,9 @@ class WindowTile:
     vector: int
     first: int
     lines: int
+    span: int
     pitch: int
+    apart: int
     row_tiles: int
     column_tiles: int
     flat: bool
@@ -110,7 +114,7 @@ class WindowTile:
 
     @property
     def cells(self) -> int:
-        return self.planes * self.lines * self.pitch
+        return self.planes * self.apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +130,7 @@ class DepthwisePlan(Plan):
 
 
 def make_tile(
-    operand: ArraySpec, windows: Windows, strides: Sequence[int], alignment: int, knobs: Knobs
+    operand: ArraySpec, windows: Windows, strides: Sequence[int], alignment: int, *, knobs: Knobs, processors: int
 ) -> WindowTile | None:
     """For operands with these strides (elements) at an address of this alignment (bytes); None: none fits."""
     if strides[-1] != 1:
@@ -140,7 +144,8 @@ def make_tile(
         made = _Shape(windows, whole if flat else vector, flat=flat)
         for planes, rows, columns in made.sizes(threads, min(deep, down.count), wide):
             tile = made.tile(threads, (min(deep, down.count), wide), (planes, rows, columns))
-            if tile.cells * CELL_BYTES <= SHARED_BYTES:
+            few = planes > 1 and windows.planes < planes * processors * LEAST_CTAS
+            if tile.cells * CELL_BYTES <= SHARED_BYTES and not few:
                 return tile
     return None
 
@@ -187,12 +192,41 @@ class _Shape:
             rows = min(rows, _up(-(-down.count // row_tiles), deep))
         align = max(self.vector, 4)
         first = along.start if self.flat else along.start // align * align
-        span = along.start - first + along.reach(_up(columns, wide))
+        span = _up(along.start - first + along.reach(_up(columns, wide)), align)
+        lines = down.reach(_up(rows, deep))
+        groups = (planes, -(-rows // deep), -(-columns // wide))
+        steps = (deep * down.apart, wide * along.apart)
+        pitch, apart = _unconflicted(groups, steps, span, lines)
         return WindowTile(
-            planes=planes, rows=rows, columns=columns, down=deep, along=wide, threads=threads, vector=self.vector,
-            first=first, lines=down.reach(_up(rows, deep)), pitch=_up(span, align),
+            planes=planes, rows=rows, columns=columns, down=deep, along=wide, vector=self.vector, first=first,
+            threads=min(threads, _up(prod(groups), 32)), lines=lines, span=span, pitch=pitch, apart=apart,
             row_tiles=-(-down.count // rows), column_tiles=-(-along.count // columns), flat=self.flat,
         )  # fmt: skip
+
+
+def _unconflicted(groups: tuple[int, int, int], steps: tuple[int, int], span: int, lines: int) -> tuple[int, int]:
+    """The pitch of lines, and that of planes, at which the lanes of a warp are least in each other's way when they
+    read; of equal ones the smallest."""
+    pitches = range(span, span + BANKS, 4)
+    found = [(pitch, pitch * lines + more) for pitch in pitches for more in range(0, BANKS, 4)]
+    found = [(pitch, apart) for pitch, apart in found if groups[0] > 1 or apart == pitch * lines]
+    cells = [cell for cell in found if cell[1] * 4 <= 5 * lines * span] or found[:1]
+    return min(cells, key=lambda cell: (_conflicts(groups, steps, cell), cell[1]))
+
+
+def _conflicts(groups: tuple[int, int, int], steps: tuple[int, int], pitches: tuple[int, int]) -> int:
+    """Trips through the banks that a warp's reads of one vector each take."""
+    (_, down, along), (pitch, apart) = groups, pitches
+    wide = gcd(4, steps[1])
+    lanes, trips = BANKS // wide, 0
+    for first in range(0, 32, lanes):
+        cells = set[int]()
+        for lane in range(first, min(first + lanes, prod(groups))):
+            plane, row, column = lane // (down * along), lane // along % down, lane % along
+            cells.add((plane * apart + row * steps[0] * pitch + column * steps[1]) // wide)
+        banks = [cell % lanes for cell in cells]
+        trips += max((banks.count(bank) for bank in banks), default=0)
+    return trips
 
 
 def _up(number: int, step: int) -> int:
