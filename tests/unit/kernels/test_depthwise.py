@@ -84,12 +84,13 @@ def convolved(monkeypatch, spec, depthwise, plan, *, given, strides=None):
         for block in range(plan.ctas_per_chunk):
             seen.clear()
             with simt.patched(patch, MODULES, plan.threads, block) as device:
-                tiles.DepthwiseCta(kernel, [*sources, out], None, stage=-1, chunks=1).run()
+                kind = tiles.CachedCta if plan.part.cached else tiles.DepthwiseCta
+                kind(kernel, [*sources, out], None, stage=-1, chunks=1).run()
                 passes += device.shared[0].passes
                 least += device.shared[0].least
             times[list(seen)] += 1
     assert out.written.min() >= 1
-    return out.values.reshape(spec.outputs[0].shape), times, passes / least
+    return out.values.reshape(spec.outputs[0].shape), times, passes / max(least, 1)
 
 
 def drawn(spec, *, seed=0):
@@ -137,6 +138,18 @@ CASES = {  # shape, window, settings, knobs
     "columns of one-dimensional, strided": ((2, 3, 1024), (4,), {"stride": 2, "each": 2}, {"threads": 64}),
     "one image as one stretch": ((1, 8, 14, 14), (5, 5), {"padding": 2}, {"down": 2}),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(CASES))
+def test_what_threads_read_through_the_cache_is_their_windows(name, monkeypatch):
+    shape, window, settings, knobs = CASES[name]
+    spec, depthwise = spec_of(shape, window, **settings)
+    plan = plan_of(spec, depthwise, **knobs, through="cache")
+    assert plan.part.cached and not plan.part.flat
+    given = drawn(spec, seed=1)
+    got, _, _ = convolved(monkeypatch, spec, depthwise, plan, given=given)
+    steps = {n: settings.get(n, default) for n, default in (("stride", 1), ("padding", 0), ("dilation", 1))}
+    np.testing.assert_array_equal(got.ravel(), wanted(spec, given, **steps))
 
 
 @pytest.mark.parametrize("name", list(CASES))

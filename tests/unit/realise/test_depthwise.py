@@ -50,7 +50,7 @@ def test_ours(name: str) -> None:
     assert fits(made, DEVICES["h200"]) == Fit() and cuda.digest(made) == "depthwise"
     assert not cpu.unsupported(made) and cpu.digest(made) != "depthwise"
     points = cuda.space(made).points
-    assert len(points) >= 5 and all(dict(p).keys() == {"threads", "down", "along"} for p in points)
+    assert len(points) >= 5 and all(dict(p).keys() == {"threads", "down", "along", "through"} for p in points)
 
 
 @pytest.mark.parametrize("name", list(THEIRS))

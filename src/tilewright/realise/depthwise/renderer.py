@@ -21,6 +21,7 @@ _KNOBS = (
     Knob(name="threads", values=(64, 128, 256, 512), about="threads of a CTA"),
     Knob(name="down", values=(1, 2, 4, 8), about="results of a thread, one below the other"),
     Knob(name="along", values=(2, 4, 8), about="results of a thread, side by side"),
+    Knob(name="through", values=("shared", "cache"), about="where threads find what neighbours read, too"),
 )
 LARGE_WINDOW = 25  # elements: lines are read for several results each
 SKELETONS = (*rows.SKELETONS, "cuda/depthwise")
@@ -48,17 +49,23 @@ def points(program: Program, device: Device) -> Space:
     found = depthwise(program)
     assert isinstance(found, DepthwiseParts)
     (source,) = (o for o in program.operands if o.name == found.source)
-    settings = [(256, 4, 4), (128, 4, 4), (256, 8, 4), (256, 2, 4), (512, 4, 4), (128, 8, 4), (64, 4, 4)]
-    if DTYPE_BYTES[source.dtype] < 4:
-        settings[3:4] = [(128, 4, 8), (256, 8, 8)]
-    if dict(program.loads[0].at[-1].steps)[max(d for d, _ in program.loads[0].at[-1].steps)] > 1:
-        settings = [(256, 4, 2), (128, 4, 2), (256, 8, 2), (256, 4, 4), (128, 8, 2), (512, 4, 2), (64, 4, 2)]
-    if program.inner_size >= LARGE_WINDOW:
-        settings = [(128, 8, 4), (256, 8, 4), (256, 4, 4), (128, 4, 4), (128, 8, 8), (64, 8, 4), (256, 2, 4)]
+    walk = [(d, step) for d, step in program.loads[0].at[-1].steps if d not in program.reduced]
+    narrow, large = DTYPE_BYTES[source.dtype] < 4, program.inner_size >= LARGE_WINDOW
+    wide = 2 if walk[0][1] == 2 else 4  # lanes are 16 bytes apart
+    lanes = 4 if wide == 2 or not narrow else 8  # so that a thread's results begin at whole vectors
     if len(source.shape) == 3:  # one line a plane
-        settings = [(256, 1, 4), (128, 1, 4), (256, 1, 8), (64, 1, 4), (512, 1, 4)]
-    made = tuple(point(threads=threads, down=down, along=along) for threads, down, along in settings)
-    return Space(knobs=_KNOBS, points=made)
+        settings = [(256, 1, wide, "shared"), (128, 1, wide, "shared"), (256, 1, lanes, "cache"),
+                    (128, 1, lanes, "cache"), (256, 1, 8, "shared")]  # fmt: skip
+    elif large:
+        settings = [(128, 8, wide, "shared"), (256, 8, wide, "shared"), (256, 4, wide, "shared"),
+                    (128, 4, wide, "shared"), (64, 8, wide, "shared"), (128, 8, lanes, "cache"),
+                    (128, 4, lanes, "cache")]  # fmt: skip
+    else:
+        settings = [(256, 4, wide, "shared"), (128, 4, wide, "shared"), (256, 8, wide, "shared"),
+                    (128, 8, wide, "shared"), (256, 4, lanes, "cache"), (128, 8, lanes, "cache"),
+                    (128, 4, lanes, "cache"), (512, 4, wide, "shared")]  # fmt: skip
+    made = (point(threads=threads, down=down, along=along, through=way) for threads, down, along, way in settings)
+    return Space(knobs=_KNOBS, points=tuple(made))
 
 
 def render(program: Program, name: str, point: Point, device: Device) -> tuple[SourceFile, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from copy import copy
 from functools import partial
+from math import gcd
 from typing import Any
 
 import cutlass
@@ -72,7 +73,9 @@ class WindowTileCta(Cta):
         self.line_cells = windows.along.steps if windows.along.steps < 3 else -(-windows.along.steps // 4) * 4
         self.kernel_cells = self.line_cells * windows.down.steps
         cells = tile.planes * windows.each * self.kernel_cells
-        self.lines = self.allocator.allocate_tensor(Float32, cute.make_layout((tile.cells,)), byte_alignment=16)
+        self.lines = tile.cells and self.allocator.allocate_tensor(
+            Float32, cute.make_layout((tile.cells,)), byte_alignment=16
+        )
         beside = tile.planes * len(self.beside) if tile.planes > 1 else 0
         self.planes = beside and self.allocator.allocate_tensor(Float32, cute.make_layout((beside,)), byte_alignment=16)
         self.weights = self.allocator.allocate_tensor(Float32, cute.make_layout((cells,)), byte_alignment=16)
@@ -328,18 +331,17 @@ class DepthwiseCta(StagedTile):
 
     def _sums(self, plane: Any, multiple: int, row: Any, column: Any) -> list[list[Any]]:
         """[down][along]: line by line, each into the results whose windows it lies in."""
-        tile, down, along = self.part, self.windows.down, self.windows.along
+        tile, down = self.part, self.windows.down
         kernel = (plane * self.windows.each + multiple) * self.kernel_cells
         weights: dict[int, list[Any]] = {}
         sums = [[Float32(0.0)] * tile.along for _ in range(tile.down)]
-        first = plane * tile.apart + row * down.apart * tile.pitch + column * along.apart
         for line in range(down.reach(tile.down)):
             taps = {}
             for result in range(tile.down):
                 step, rest = divmod(line - result * down.apart, down.step)
                 if rest == 0 and 0 <= step < down.steps:
                     taps[result] = step
-            values = self._cells(first + line * tile.pitch) if taps else {}
+            values = self._line((plane, row, column), line) if taps else {}
             for result, step in taps.items():
                 if step not in weights:
                     weights[step] = self._weights(kernel + step * self.line_cells)
@@ -363,18 +365,26 @@ class DepthwiseCta(StagedTile):
             found += [fragment[i] for i in range(wide)]
         return found[: self.windows.along.steps]
 
-    def _cells(self, first: Any) -> dict[int, Any]:
-        """What the thread's windows have of a line, by its place from `first` on, in as wide reads as may be."""
-        along, tile, found = self.windows.along, self.part, dict[int, Any]()
-        wide = 4 if tile.along * along.apart % 4 == 0 else 2 if tile.along * along.apart % 2 == 0 else 1
+    def _line(self, place: tuple[Any, Any, Any], line: int) -> dict[int, Any]:
+        """What the thread's windows have of one of their lines, by its place from the line's first vector on, in as
+        wide reads as may be."""
+        (plane, row, column), tile, found = place, self.part, dict[int, Any]()
+        first = plane * tile.apart + row * self.windows.down.apart * tile.pitch + column * self.windows.along.apart
+        wide = gcd(4, tile.along * self.windows.along.apart)
+        for start in self._starts(wide):
+            fragment = cute.make_rmem_tensor((wide,), Float32)
+            place_there = first + (line * tile.pitch + start)
+            cute.autovec_copy(_vector(self.lines.iterator, place_there, wide), fragment)
+            found |= {start + i: fragment[i] for i in range(wide)}
+        return found
+
+    def _starts(self, wide: int) -> list[int]:
+        """The vectors of a line that a thread's windows read."""
+        along, tile = self.windows.along, self.part
         begin = along.start - tile.first
         places = {begin + number * along.apart + tap * along.step
                   for number in range(tile.along) for tap in range(along.steps)}  # fmt: skip
-        for start in sorted({place // wide * wide for place in places}):
-            fragment = cute.make_rmem_tensor((wide,), Float32)
-            cute.autovec_copy(_vector(self.lines.iterator, first + start, wide), fragment)
-            found |= {start + i: fragment[i] for i in range(wide)}
-        return found
+        return sorted({place // wide * wide for place in places})
 
     def _result(self, channel: list[Any], multiple: int, where: tuple[Any, Any], values: list[Any]) -> None:
         """Neighbouring results, with what follows the convolution."""
@@ -394,3 +404,29 @@ class DepthwiseCta(StagedTile):
         self._finish(0, [held])
         self._write_rows()
         self.at = walk
+
+
+class CachedCta(DepthwiseCta):
+    """The same without lines in shared memory: threads read what they need, and find in the L1 what neighbours read."""
+
+    def _stage(self) -> None:
+        """Nothing beside weights."""
+
+    def _line(self, place: tuple[Any, Any, Any], line: int) -> dict[int, Any]:
+        (plane, row, column), tile, found = place, self.part, dict[int, Any]()
+        source, down, along = self.source, self.windows.down, self.windows.along
+        row = (self.row + row) * down.apart + (down.start + line)
+        column = (self.column + column) * along.apart + tile.first
+        above = m.both(row >= 0, row < down.length) if len(self.operand.shape) == 4 else None
+        offset = source.kind(0)
+        for at, stride in zip((*self._channel(plane), row), source.strides[:-1], strict=False):
+            offset = offset + source.kind(at) * source.kind(stride)
+        known = self._staged(plane)
+        for start in self._starts(tile.vector):
+            there = m.both(column + start >= 0, column + start < along.length)
+            inside = Boolean(there if above is None else m.both(above, there))
+            fragment = self._read(m.select(inside, offset + source.kind(column + start), source.kind(0)))
+            for lane in range(tile.vector):
+                value = self._value(fragment, lane, known)
+                found[start + lane] = m.select(inside, value, Float32(0.0))
+        return found

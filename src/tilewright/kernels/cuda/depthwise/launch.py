@@ -19,7 +19,7 @@ from ..rows.launch import Fused
 from ..rows.plan import DEFAULTS as ROW_DEFAULTS
 from ..rows.plan import Gpu, Plan
 from ..rows.planning import make_plan
-from .cta import DepthwiseCta
+from .cta import CachedCta, DepthwiseCta
 from .plan import DEFAULTS, KNOBS, DepthwisePlan, DepthwiseSpec, make_tile, windows_of
 
 
@@ -31,7 +31,9 @@ class DepthwiseKernel(EngineKernel):
         self.depthwise = depthwise
 
     def _cta(self, stage: int) -> type[Cta]:
-        return DepthwiseCta if isinstance(self.plan, DepthwisePlan) else super()._cta(stage)
+        if not isinstance(self.plan, DepthwisePlan):
+            return super()._cta(stage)
+        return CachedCta if self.plan.part.cached else DepthwiseCta
 
 
 class Depthwise(Fused):

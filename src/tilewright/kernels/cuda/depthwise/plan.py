@@ -8,7 +8,7 @@ thread   down x along results of one plane, and as many for each further result 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd, prod
 
 from ..common.spec import ArraySpec, Function, Spec
@@ -18,8 +18,9 @@ from ..rows.sliding import SlidingAxis, axes
 
 KNOBS: dict[str, tuple[int | str | bool, ...]] = {
     "threads": (64, 128, 256, 512), "down": (1, 2, 4, 8), "along": (2, 4, 8),
+    "through": ("shared", "cache"),
 }  # fmt: skip
-DEFAULTS: dict[str, int | str | bool] = {"threads": 256, "down": 4, "along": 4}
+DEFAULTS: dict[str, int | str | bool] = {"threads": 256, "down": 4, "along": 4, "through": "shared"}
 
 CELL_BYTES = 4
 BANKS = 32  # of shared memory, a cell each
@@ -106,6 +107,7 @@ class WindowTile:
     row_tiles: int
     column_tiles: int
     flat: bool
+    cached: bool = False  # nothing of it lies in shared memory: threads read what they need, through the L1
 
     @property
     def groups(self) -> tuple[int, int, int]:
@@ -114,7 +116,7 @@ class WindowTile:
 
     @property
     def cells(self) -> int:
-        return self.planes * self.apart
+        return 0 if self.cached else self.planes * self.apart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,16 +140,25 @@ def make_tile(
     item, down, along = ITEM_BYTES[operand.dtype], windows.down, windows.along
     threads, deep, wide = (int(knobs[name]) for name in ("threads", "down", "along"))
     vector = gcd(16, alignment, *(s * item for s in strides[:-1]), along.length * item) // item
+    if knobs["through"] == "cache":
+        shape = _Shape(windows, gcd(vector, wide * along.apart), flat=False)
+        sizes = shape.sizes(threads, min(deep, down.count), wide)
+        made = [shape.tile(threads, (min(deep, down.count), wide), size) for size in sizes]
+        return next((replace(t, cached=True) for t in made if not _few(t, windows, processors)), None)
     whole = max(gcd(16 // item, prod(operand.shape)), 1)
     dense = tuple(strides) == contiguous(operand.shape) and alignment % (whole * item) == 0
     for flat in (True, False) if whole > vector and dense else (False,):
         made = _Shape(windows, whole if flat else vector, flat=flat)
         for planes, rows, columns in made.sizes(threads, min(deep, down.count), wide):
             tile = made.tile(threads, (min(deep, down.count), wide), (planes, rows, columns))
-            few = planes > 1 and windows.planes < planes * processors * LEAST_CTAS
-            if tile.cells * CELL_BYTES <= SHARED_BYTES and not few:
+            if tile.cells * CELL_BYTES <= SHARED_BYTES and not _few(tile, windows, processors):
                 return tile
     return None
+
+
+def _few(tile: WindowTile, windows: Windows, processors: int) -> bool:
+    """Whether tiles of fewer planes would leave fewer multiprocessors without work."""
+    return tile.planes > 1 and windows.planes < tile.planes * processors * LEAST_CTAS
 
 
 @dataclass(frozen=True, slots=True)
