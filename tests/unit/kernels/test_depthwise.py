@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import gcd, prod
 from types import SimpleNamespace
 
@@ -16,10 +17,14 @@ from tilewright.kernels.cuda.common import addresses
 from tilewright.kernels.cuda.common.spec import ArraySpec, ReductionSpec, Spec, Sweep
 from tilewright.kernels.cuda.common.views import contiguous
 from tilewright.kernels.cuda.depthwise import cta as tiles
-from tilewright.kernels.cuda.depthwise.launch import Depthwise
+from tilewright.kernels.cuda.depthwise import launch
+from tilewright.kernels.cuda.depthwise.launch import Depthwise, DepthwiseKernel, without_images
 from tilewright.kernels.cuda.depthwise.plan import DepthwisePlan, DepthwiseSpec, windows_of
 from tilewright.kernels.cuda.rows import blocks, combine, cta, cta_rows, reducers, slides
+from tilewright.kernels.cuda.rows.dynamic import at_rows
 from tilewright.kernels.cuda.rows.reducers import Reducer
+
+from .test_cuda_free import Shaped
 
 MODULES = (addresses, blocks, combine, cta, cta_rows, reducers, slides, tiles)
 SUBTRACTED = 3
@@ -63,6 +68,10 @@ def plan_of(spec, depthwise, strides=None, alignment=16, processors=1, **knobs):
     return kernels.plan(walks, [alignment, *(16 for _ in walks[1:])], gpu(processors=processors))
 
 
+def patch_fma(patch):
+    patch.setattr(tiles, "_lib", SimpleNamespace(fma=lambda a, b, c: a * b + c))
+
+
 def convolved(monkeypatch, spec, depthwise, plan, *, given, strides=None):
     """What all CTAs write, how many of them read each element of x, and what the banks of shared memory lost."""
     walks = [strides or contiguous(spec.operands[0].shape), *(contiguous(o.shape) for o in spec.operands[1:])]
@@ -80,7 +89,7 @@ def convolved(monkeypatch, spec, depthwise, plan, *, given, strides=None):
     sources[0].touched = touched
     seen, passes, least = set(), 0, 0
     with monkeypatch.context() as patch:
-        patch.setattr(tiles, "_lib", SimpleNamespace(fma=lambda a, b, c: a * b + c))
+        patch_fma(patch)
         for block in range(plan.ctas_per_chunk):
             seen.clear()
             with simt.patched(patch, MODULES, plan.threads, block) as device:
@@ -194,3 +203,28 @@ def test_few_planes_are_spread_over_all_multiprocessors():
     spec, depthwise = spec_of((8, 64, 14, 14), (3, 3), padding=1)
     assert plan_of(spec, depthwise).part.planes == 16
     assert plan_of(spec, depthwise, processors=132).part.planes == 1
+
+
+@pytest.mark.parametrize(("home", "images", "way"), [(12, 11, "shared"), (12, 16, "cache")])
+def test_one_kernel_takes_any_number_of_images(home, images, way, monkeypatch):
+    """Ragged CTAs, and full ones; the kernel was made for other images, and reads their number from its tensors."""
+    shape, window = (home, 3, 14, 16), (3, 3)
+    base, depthwise = spec_of(shape, window, padding=1)
+    base = replace(base, free=True, operands=(replace(base.operands[0], free=True), base.operands[1]))
+    spec = at_rows(base, images)
+    plan, usual = (without_images(s, plan_of(s, depthwise, through=way)) for s in (spec, base))
+    assert replace(plan, rows=usual.rows) == usual and plan.windows_at.planes == 3 and plan.part.planes > 1
+    given = drawn(spec, seed=3)
+    out = Shaped(np.full(prod(spec.outputs[0].shape), np.nan, np.float32), spec.outputs[0].shape)
+    tensors = [*(Shaped(v.ravel(), v.shape) for v in given), out]
+    kernel = DepthwiseKernel(base, depthwise, plan)
+    with monkeypatch.context() as patch:
+        for name in ("Int32", "Int64"):
+            patch.setattr(launch, name, int)
+        ctas = kernel._ctas(tuple(tensors))
+    assert ctas == -(-3 * images // plan.part.planes)
+    patch_fma(monkeypatch)
+    for block in range(ctas):
+        with simt.patched(monkeypatch, MODULES, plan.threads, block):
+            kernel._cta(-1)(kernel, tensors, None, stage=-1, chunks=1).run()
+    np.testing.assert_array_equal(out.values, wanted(spec, given, padding=1))

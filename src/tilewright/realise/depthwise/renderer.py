@@ -41,7 +41,7 @@ def fits(program: Program, device: Device) -> Fit | Refused:
     if isinstance(found, str):
         return Refused(found, foreign=True)
     answer = rows.fits(program, device)
-    return Fit() if isinstance(answer, Fit) else answer
+    return Fit(any_rows=answer.any_rows) if isinstance(answer, Fit) else answer
 
 
 def points(program: Program, device: Device) -> Space:
@@ -80,7 +80,7 @@ def render(program: Program, name: str, point: Point, device: Device) -> tuple[S
         lines.function("prologue", "What is convolved, of an element.", before, [found.value], found.value),
         lines.function("factor", "A weight as it is multiplied.", found.factor, [found.weight], found.weight),
     ]
-    text = fused_text(program, name, point)
+    text = fused_text(program, name, point, rows_of=rows.dynamic_rows(program))
     head, entry = text.split("\n\n@cute.jit\n")
     spec = _SPEC.format(source=found.source, weights=found.weights)
     entry = entry.replace("Fused(SPEC, entry,", "Depthwise(SPEC, DEPTHWISE, entry,")

@@ -62,7 +62,11 @@ class WindowTileCta(Cta):
         self.chunk, self.member, self.group = Int32(0), Int32(0), self.thread
         self.group_index, self.alive = Int32(0), None
         self.together = self.space.vector
-        self.ragged = self.windows.planes % tile.planes != 0
+        self.count: Any = self.windows.planes  # of planes
+        self.ragged = self.count % tile.planes != 0
+        if self.plan.rows != "fixed":
+            images = Int32(self.tensors[self.spec.operands[self.spec.rows_of].name].shape[0])
+            self.count, self.ragged = images * self.windows.planes, self.plan.rows == "ragged"
         names = [n for n in reads(self.depthwise.prologue) if n != self.depthwise.source]
         self.beside = [n for n in names if not n.startswith("index_")]
         self.anywhere = {n: Int32(0) for n in names if n.startswith("index_")}  # where windows lie is of no account
@@ -84,7 +88,7 @@ class WindowTileCta(Cta):
         """Image and channel of a plane of the tile; of one behind the last, the last's."""
         number = self.plane + plane
         if self.ragged:
-            number = cutlass.min(number, Int32(self.windows.planes - 1))
+            number = cutlass.min(number, Int32(self.count - 1))
         return coordinates(number, (self.windows.image.count, self.windows.channel.count))
 
     def _address(self, channel: list[Any], multiple: Any, row: Any, column: Any) -> Addresses:
@@ -260,7 +264,7 @@ class StagedTile(StagedPlanes):
         plane = windows.down.length * windows.along.length
         first = source.kind(self.plane) * source.kind(plane)
         begin = first // lanes * lanes + source.kind(item) * lanes
-        begin = cutlass.min(begin, source.kind(windows.planes * plane - lanes))
+        begin = cutlass.min(begin, source.kind(self.count) * plane - lanes)
         return self._read(begin), Int32(begin - first)
 
     def _take_flat(self, fragment: Any, begin: Any) -> None:
@@ -304,7 +308,7 @@ class DepthwiseCta(StagedTile):
         plane, row, column = place[0], place[1] * self.part.down, place[2] * self.part.along
         conditions = [] if there is None else [there]
         if self.ragged:
-            conditions.append(self.plane + plane < self.windows.planes)
+            conditions.append(self.plane + plane < self.count)
         channel = self._channel(plane)
         for multiple in range(self.windows.each):
             sums = self._sums(plane, multiple, row, column)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from math import gcd
 from pathlib import Path
 from typing import Any
+
+from cutlass import Int32, Int64
 
 from ..common import cache
 from ..common.operands import used_views
 from ..common.spec import Spec
 from ..common.views import IndexSpace, fewer_lanes, make_space
 from ..rows.cta import Cta
+from ..rows.dynamic import freed
 from ..rows.engine import EngineKernel
 from ..rows.kernels import Entry
 from ..rows.launch import Fused
@@ -34,6 +37,24 @@ class DepthwiseKernel(EngineKernel):
         if not isinstance(self.plan, DepthwisePlan):
             return super()._cta(stage)
         return CachedCta if self.plan.part.cached else DepthwiseCta
+
+    def _ctas(self, tensors: tuple[Any, ...]) -> Any:
+        plan = self.plan
+        if not isinstance(plan, DepthwisePlan) or plan.rows == "fixed":
+            return super()._ctas(tensors)
+        planes = Int64(tensors[self.spec.rows_of].shape[0]) * plan.windows_at.planes
+        tiles = (planes + (plan.part.planes - 1)) // plan.part.planes
+        return Int32(tiles * (plan.part.row_tiles * plan.part.column_tiles))
+
+
+def without_images(spec: Spec, plan: DepthwisePlan) -> DepthwisePlan | None:
+    """The plan without the number of images; None where that is fixed."""
+    found = freed(spec, plan)
+    if not isinstance(found, DepthwisePlan):
+        return None
+    one = replace(plan.windows_at.image, count=1, length=1)
+    full = plan.windows_at.planes % plan.part.planes == 0
+    return replace(found, rows="full" if full else "ragged", windows_at=replace(plan.windows_at, image=one))
 
 
 class Depthwise(Fused):
@@ -82,7 +103,10 @@ class Depthwise(Fused):
         self, strides: Sequence[Sequence[int]], alignments: Sequence[int], device: Gpu, rows: int | None
     ) -> EngineKernel:
         plan = self.plan(strides, alignments, device, rows=rows)
-        return DepthwiseKernel(self._at(rows), self.depthwise, plan)
+        if not isinstance(plan, DepthwisePlan):
+            return super()._kernel(strides, alignments, device, rows)
+        spec = self._at(rows)
+        return DepthwiseKernel(spec, self.depthwise, without_images(spec, plan) or plan)
 
     def _facts(self, *known: Any) -> tuple[object, ...]:
         """Also what the files of this folder say."""
