@@ -136,6 +136,8 @@ CASES = {  # shape, window, settings, knobs
     "odd lines of halves as one stretch": ((4, 4, 9, 13), (5, 5), {"padding": 2, "stride": 2, "dtype": "f16"}, {}),
     "odd lines of large planes": ((1, 2, 129, 131), (3, 3), {"padding": 1}, {"threads": 64}),
     "rows that no window reads, as one stretch": ((1, 4, 10, 11), (3, 3), {"stride": 4}, {}),
+    "one column a thread, as one stretch": ((1, 2, 21, 33), (3, 5), {"padding": 1}, {"along": 1}),
+    "a pair a thread, as one stretch": ((1, 2, 20, 34), (3, 3), {}, {"along": 2, "down": 8}),
     "tiles of rows": ((1, 2, 100, 64), (3, 3), {"padding": 1}, {"threads": 64}),
     "tiles of columns": ((1, 2, 5, 1200), (3, 3), {"padding": 1}, {"threads": 64}),
     "tiles of strided columns": ((1, 2, 5, 1200), (3, 3), {"padding": 1, "stride": 2}, {"threads": 64}),
@@ -176,6 +178,28 @@ def test_every_result_is_its_windows(name, monkeypatch):
     again = max(1, plan.part.lines / min(windows.down.length, plan.part.rows * windows.down.apart))
     assert np.delete(times, 0).mean() <= 1.1 * again * (1 + 0.1 * (plan.part.column_tiles > 1))
     assert lost < 2, "trips through the banks for each that is needed"
+
+
+@pytest.mark.parametrize(("along", "sectors"), [(2, 1), (4, 2)])
+def test_a_warp_writes_whole_lines_where_its_threads_store_all_they_have_at_once(along, sectors, monkeypatch):
+    """Of 62 columns 8 bytes are stored at once. Of four columns a thread, a warp's store leaves gaps, and touches
+    each 32 bytes as often as there are stores (KernelBench 1/82: 0.76 of the floor; 1/83, with whole lines: 0.97)."""
+    spec, depthwise = spec_of((1, 2, 34, 64), (3, 3))
+    plan = plan_of(spec, depthwise, along=along)
+    assert plan.space.vector == 2
+    touched, usual = [0], simt.Memory.touched
+
+    def count(memory, places, active, *, writes):
+        if writes and not memory.shared:
+            for warp in range(0, len(places), 32):
+                lanes = places[warp : warp + 32][active[warp : warp + 32]]
+                touched[0] += len(np.unique(lanes // 8))
+        usual(memory, places, active, writes=writes)
+
+    monkeypatch.setattr(simt.Memory, "touched", count)
+    convolved(monkeypatch, spec, depthwise, plan, given=drawn(spec))
+    least = prod(spec.outputs[0].shape) / 8
+    assert (sectors - 0.1) * least <= touched[0] <= 1.3 * sectors * least
 
 
 def test_lines_that_lie_apart_are_read_in_shorter_vectors(monkeypatch):

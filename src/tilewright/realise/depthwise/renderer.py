@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 from ...facts.candidate import SourceFile
 from ...facts.device import Device
 from ...facts.problem import Target
@@ -20,7 +22,7 @@ digest, writers = "depthwise", ("rows/text.py", "depthwise/renderer.py")
 _KNOBS = (
     Knob(name="threads", values=(64, 128, 256, 512), about="threads of a CTA"),
     Knob(name="down", values=(1, 2, 4, 8), about="results of a thread, one below the other"),
-    Knob(name="along", values=(2, 4, 8), about="results of a thread, side by side"),
+    Knob(name="along", values=(1, 2, 4, 8), about="results of a thread, side by side"),
     Knob(name="through", values=("shared", "cache"), about="where threads find what neighbours read, too"),
 )
 LARGE_WINDOW = 25  # elements: lines are read for several results each
@@ -45,27 +47,24 @@ def fits(program: Program, device: Device) -> Fit | Refused:
 
 
 def points(program: Program, device: Device) -> Space:
-    """Larger tiles read less twice, smaller ones are more at once."""
+    """Neighbouring threads' results lie side by side, so that a warp writes whole lines of memory: a thread has as many
+    as one store takes. Larger tiles read less twice, smaller ones are more at once."""
     found = depthwise(program)
     assert isinstance(found, DepthwiseParts)
     (source,) = (o for o in program.operands if o.name == found.source)
-    walk = [(d, step) for d, step in program.loads[0].at[-1].steps if d not in program.reduced]
-    narrow, large = DTYPE_BYTES[source.dtype] < 4, program.inner_size >= LARGE_WINDOW
-    wide = 2 if walk[0][1] == 2 else 4  # lanes are 16 bytes apart
-    lanes = 4 if wide == 2 or not narrow else 8  # so that a thread's results begin at whole vectors
+    ((kept, apart),) = ((d, step) for d, step in program.loads[0].at[-1].steps if d not in program.reduced)
+    store = gcd(program.domain[kept], 4)
+    wide = min(store, max(4 // apart, 1))  # reads of 16 bytes then lie side by side, too
+    deep, other = (8, 4) if program.inner_size >= LARGE_WINDOW or wide < 4 else (4, 8)
     if len(source.shape) == 3:  # one line a plane
-        settings = [(256, 1, wide, "shared"), (128, 1, wide, "shared"), (256, 1, lanes, "cache"),
-                    (128, 1, lanes, "cache"), (256, 1, 8, "shared")]  # fmt: skip
-    elif large:
-        settings = [(128, 8, wide, "shared"), (256, 8, wide, "shared"), (256, 4, wide, "shared"),
-                    (128, 4, wide, "shared"), (64, 8, wide, "shared"), (128, 8, lanes, "cache"),
-                    (128, 4, lanes, "cache")]  # fmt: skip
-    else:
-        settings = [(256, 4, wide, "shared"), (128, 4, wide, "shared"), (256, 8, wide, "shared"),
-                    (128, 8, wide, "shared"), (256, 4, lanes, "cache"), (128, 8, lanes, "cache"),
-                    (128, 4, lanes, "cache"), (512, 4, wide, "shared")]  # fmt: skip
+        deep = other = 1
+    settings = [(256, deep, wide, "shared"), (128, deep, wide, "shared"), (128, other, wide, "shared"),
+                (256, other, wide, "shared"), (128, deep, wide, "cache"), (256, deep, wide, "cache"),
+                (128, deep, 4, "shared"), (64, deep, wide, "shared")]  # fmt: skip
+    if DTYPE_BYTES[source.dtype] < 4 and program.domain[kept] % 8 == 0:
+        settings.insert(5, (128, other, 8, "cache"))
     made = (point(threads=threads, down=down, along=along, through=way) for threads, down, along, way in settings)
-    return Space(knobs=_KNOBS, points=tuple(made))
+    return Space(knobs=_KNOBS, points=tuple(dict.fromkeys(made)))
 
 
 def render(program: Program, name: str, point: Point, device: Device) -> tuple[SourceFile, ...]:

@@ -77,11 +77,13 @@ class WindowTileCta(Cta):
         self.line_cells = windows.along.steps if windows.along.steps < 3 else -(-windows.along.steps // 4) * 4
         self.kernel_cells = self.line_cells * windows.down.steps
         cells = tile.planes * windows.each * self.kernel_cells
-        self.lines = tile.cells and self.allocator.allocate_tensor(
+        self.lines: Any = tile.cells and self.allocator.allocate_tensor(
             Float32, cute.make_layout((tile.cells,)), byte_alignment=16
         )
         beside = tile.planes * len(self.beside) if tile.planes > 1 else 0
-        self.planes = beside and self.allocator.allocate_tensor(Float32, cute.make_layout((beside,)), byte_alignment=16)
+        self.planes: Any = beside and self.allocator.allocate_tensor(
+            Float32, cute.make_layout((beside,)), byte_alignment=16
+        )
         self.weights = self.allocator.allocate_tensor(Float32, cute.make_layout((cells,)), byte_alignment=16)
 
     def _channel(self, plane: Any) -> list[Any]:

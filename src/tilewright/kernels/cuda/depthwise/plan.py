@@ -17,7 +17,7 @@ from ..rows.plan import Knobs, Plan
 from ..rows.sliding import SlidingAxis, axes
 
 KNOBS: dict[str, tuple[int | str | bool, ...]] = {
-    "threads": (64, 128, 256, 512), "down": (1, 2, 4, 8), "along": (2, 4, 8),
+    "threads": (64, 128, 256, 512), "down": (1, 2, 4, 8), "along": (1, 2, 4, 8),
     "through": ("shared", "cache"),
 }  # fmt: skip
 DEFAULTS: dict[str, int | str | bool] = {"threads": 256, "down": 4, "along": 4, "through": "shared"}
@@ -143,8 +143,8 @@ def make_tile(
     if knobs["through"] == "cache":
         shape = _Shape(windows, gcd(vector, wide * along.apart), flat=False)
         sizes = shape.sizes(threads, min(deep, down.count), wide)
-        made = [shape.tile(threads, (min(deep, down.count), wide), size) for size in sizes]
-        return next((replace(t, cached=True) for t in made if not _few(t, windows, processors)), None)
+        tiles = [shape.tile(threads, (min(deep, down.count), wide), size) for size in sizes]
+        return next((replace(t, cached=True) for t in tiles if not _few(t, windows, processors)), None)
     whole = max(gcd(16 // item, prod(operand.shape)), 1)
     dense = tuple(strides) == contiguous(operand.shape) and alignment % (whole * item) == 0
     for flat in (True, False) if whole > vector and dense else (False,):
