@@ -17,6 +17,7 @@ from tilewright.kernels.cuda.common import addresses
 from tilewright.kernels.cuda.common.spec import ArraySpec, ReductionSpec, Spec, Sweep
 from tilewright.kernels.cuda.common.views import contiguous
 from tilewright.kernels.cuda.depthwise import cta as tiles
+from tilewright.kernels.cuda.depthwise import staged
 from tilewright.kernels.cuda.depthwise import launch
 from tilewright.kernels.cuda.depthwise.launch import Depthwise, DepthwiseKernel, without_images
 from tilewright.kernels.cuda.depthwise.plan import DepthwisePlan, DepthwiseSpec, windows_of
@@ -26,7 +27,7 @@ from tilewright.kernels.cuda.rows.reducers import Reducer
 
 from .test_cuda_free import Shaped
 
-MODULES = (addresses, blocks, combine, cta, cta_rows, reducers, slides, tiles)
+MODULES = (addresses, blocks, combine, cta, cta_rows, reducers, slides, staged, tiles)
 SUBTRACTED = 3
 
 

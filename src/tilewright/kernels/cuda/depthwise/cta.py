@@ -1,7 +1,6 @@
-"""A tile of a depthwise convolution: what it reads comes into shared memory once, in fp32; traced inside a kernel.
+"""A tile's results: sums over windows, with what follows the convolution; traced inside a kernel.
 
-0 0 0 0 0 0 0 0     lines of a plane, with zeros outside of the tensor: written in vectors, what comes before the
-0 x x x x x x 0     convolution done on the way
+0 0 0 0 0 0 0 0
 0 x x x x x x 0
   [o o o o]         a thread reads the lines of its results' windows one after the other, in vectors, and adds a
   [o o o o]         line's products to all the results whose windows it lies in
@@ -9,8 +8,6 @@
 
 from __future__ import annotations
 
-from copy import copy
-from functools import partial
 from math import gcd
 from typing import Any
 
@@ -19,276 +16,68 @@ import cutlass.cute.math as _lib
 from cutlass import Boolean, Float32, Int32, cute
 
 from ..common import math as m
-from ..common.addresses import Addresses, Source, coordinates
-from ..common.control import when
-from ..common.spec import reads
-from ..common.views import ITEM_BYTES
+from ..common.addresses import Addresses, coordinates
 from ..rows.combine import Held
-from ..rows.cta import Cta
-from ..rows.cta_rows import called
-from ..rows.slides import Given
-from .plan import ASKED_WORDS, DepthwisePlan, DepthwiseSpec
+from .staged import StagedTile, all_of, vector_of
 
 
-def _vector(pointer: Any, offset: Any, lanes: int) -> Any:
-    place = cute.assume(offset, divby=lanes) if lanes > 1 else offset
-    return cute.make_tensor(pointer + place, cute.make_layout((lanes,)))
+class ResultsCta(StagedTile):
+    """What follows the convolution, and what is read for it."""
 
+    @property
+    def row_level(self) -> set[str]:
+        """What is read beside the results."""
+        return {o.name for o in self.spec.aligned_operands if self.spec.at_row_level(o.shape)}
 
-def _all(conditions: list[Any]) -> Any:
-    """None where there are none."""
-    found = None
-    for condition in conditions:
-        found = condition if found is None else m.both(found, condition)
-    return found
+    def _steady(self) -> set[str]:
+        """What of it is the same for all results of a channel."""
+        moving = sum(axis.kept is not None for axis in (self.windows.down, self.windows.along))
+        views = {name: self.space.views[name] for name in self.row_level}
+        return {name for name, v in views.items() if not (v.lane_stride or any(v.group_strides[-moving:]))}
 
+    def _read_beside(self, at: Addresses, names: set[str]) -> dict[str, Any]:
+        return {name: at.load(name, at.base[name]) for name in sorted(names)}
 
-class WindowTileCta(Cta):
-    """Which tile is this CTA's, and where its results lie."""
+    def _row_operand(self, name: str) -> Any:
+        found = self.beside_of.get(name)
+        return super()._row_operand(name) if found is None else found
 
-    plan: DepthwisePlan
-    depthwise: DepthwiseSpec
+    def _inside(self, row: Any, column: Any) -> list[Any]:
+        """Whether a result is the tile's own, of its row and column there and in all; only what must be asked."""
+        tile, down, along = self.part, self.windows.down, self.windows.along
+        found = []
+        if tile.rows % tile.down:
+            found.append(row < tile.rows)
+        if tile.columns % tile.along:
+            found.append(column < tile.columns)
+        if down.count % tile.rows:
+            found.append(self.row + row < down.count)
+        if along.count % tile.columns:
+            found.append(self.column + column < along.count)
+        return found
 
-    def _place(self) -> None:
-        self.windows, self.part = self.plan.windows_at, self.plan.part
-        self.depthwise = self.kernel.depthwise  # type: ignore[attr-defined]
-        self.source = self.sources[self.depthwise.source]
-        self.operand = next(o for o in self.spec.operands if o.name == self.depthwise.source)
-        self.thread, _, _ = cute.arch.thread_idx()
-        block, _, _ = cute.arch.block_idx()
-        tile = self.part
-        first, row, column = coordinates(block, (1 << 30, tile.row_tiles, tile.column_tiles))
-        self.plane, self.row, self.column = first * tile.planes, row * tile.rows, column * tile.columns
-        self.chunk, self.member, self.group = Int32(0), Int32(0), self.thread
-        self.group_index, self.alive = Int32(0), None
-        self.together = self.space.vector
-        self.count: Any = self.windows.planes  # of planes
-        self.ragged = self.count % tile.planes != 0
-        if self.plan.rows != "fixed":
-            images = Int32(self.tensors[self.spec.operands[self.spec.rows_of].name].shape[0])
-            self.count, self.ragged = images * self.windows.planes, self.plan.rows == "ragged"
-        names = [n for n in reads(self.depthwise.prologue) if n != self.depthwise.source]
-        self.beside = [n for n in names if not n.startswith("index_")]
-        self.anywhere = {n: Int32(0) for n in names if n.startswith("index_")}  # where windows lie is of no account
+    def _result_address(self, channel: list[Any], multiple: int, place: tuple[Any, Any], alive: Any) -> Addresses:
+        """Of neighbouring results at a place of the tile; of one that is not there, some other's."""
+        row, column = self.row + place[0], self.column + place[1]
+        if alive is not None:
+            row = cutlass.min(row, Int32(self.windows.down.count - 1))
+            column = cutlass.min(column, Int32(self.windows.along.count - self.together))
+        return self._address(channel, Int32(multiple), row, column // self.together)
 
-    def _allocate(self) -> None:
-        super()._allocate()
-        windows, tile = self.windows, self.part
-        self.line_cells = windows.along.steps if windows.along.steps < 3 else -(-windows.along.steps // 4) * 4
-        self.kernel_cells = self.line_cells * windows.down.steps
-        cells = tile.planes * windows.each * self.kernel_cells
-        self.lines: Any = tile.cells and self.allocator.allocate_tensor(
-            Float32, cute.make_layout((tile.cells,)), byte_alignment=16
-        )
-        beside = tile.planes * len(self.beside) if tile.planes > 1 else 0
-        self.planes: Any = beside and self.allocator.allocate_tensor(
-            Float32, cute.make_layout((beside,)), byte_alignment=16
-        )
-        self.weights = self.allocator.allocate_tensor(Float32, cute.make_layout((cells,)), byte_alignment=16)
-
-    def _channel(self, plane: Any) -> list[Any]:
-        """Image and channel of a plane of the tile; of one behind the last, the last's."""
-        number = self.plane + plane
-        if self.ragged:
-            number = cutlass.min(number, Int32(self.count - 1))
-        return coordinates(number, (self.windows.image.count, self.windows.channel.count))
-
-    def _address(self, channel: list[Any], multiple: Any, row: Any, column: Any) -> Addresses:
-        """Of the results of this image, channel, number among the channel's, row, and number of vector."""
-        windows = self.windows
-        kept = [(windows.image.kept, channel[0]), (windows.channel.kept, channel[1]), (windows.multiplier, multiple),
-                (windows.down.kept, row), (windows.along.kept, column)]  # fmt: skip
-        place = [value for dimension, value in kept if dimension is not None]
-        at = copy(self.at)
-        at.base = {}
-        for name, view in self.space.views.items():
-            total = at.kind(0)
-            for value, stride in zip(place, view.group_strides, strict=True):
-                if stride:
-                    total = total + at.kind(value) * at.kind(stride)
-            at.base[name] = total
-        return at
-
-    def _store(self, memory: Any, cell: Any, values: list[Any]) -> None:
-        fragment = cute.make_rmem_tensor((len(values),), Float32)
+    def _result(self, values: list[Any]) -> None:
+        """Neighbouring results, with what follows the convolution."""
+        held = Held(self.kernel.reducers[0][0], self.together)
         for lane, value in enumerate(values):
-            fragment[lane] = value
-        cute.autovec_copy(fragment, _vector(memory.iterator, cell, len(values)))
-
-    def _read(self, offset: Any) -> Any:
-        """A vector of the source."""
-        fragment = cute.make_rmem_tensor((self.part.vector,), self.source.tensor.element_type)
-        cute.autovec_copy(_vector(self.source.tensor.iterator, offset, self.part.vector), fragment)
-        return fragment
-
-    def _known(self, plane: Any) -> dict[str, Any]:
-        """What the prologue reads beside the source: values of the plane."""
-        walk = self.at
-        self.at = self._address(self._channel(plane), Int32(0), Int32(0), Int32(0))
+            held[lane] = (value,)
         self.rows = self._new_rows()
         self._load_rows()
         self._compute_rows(self.spec.head)
-        self.at = walk
-        return {name: m.cast(self.rows[0][name], "f32") for name in self.beside}
-
-    def _value(self, fragment: Any, lane: int, known: dict[str, Any]) -> Any:
-        """One element of the source with what comes before the convolution."""
-        given = Given(m.lane_of(fragment, lane, self.operand.dtype), None, self.operand.dtype)
-        return m.cast(called(self.depthwise.prologue, {**self.anywhere, **known, self.depthwise.source: given}), "f32")
+        self._finish(0, [held])
+        self._write_rows()
 
 
-class StagedWeights(WindowTileCta):
-    """The tile's weights in shared memory."""
-
-    def _stage_weights(self) -> None:
-        windows, threads = self.windows, self.part.threads
-        shape = next(o.shape for o in self.spec.operands if o.name == self.depthwise.weights)
-        dtype = self.dtypes[self.depthwise.weights]
-        source = Source(self.tensors[self.depthwise.weights], dtype, shape)
-        sizes = (self.part.planes, windows.each, windows.down.steps, windows.along.steps)
-        count = self.part.planes * windows.each * windows.taps
-        for turn in range(-(-count // threads)):
-            item = self.thread + turn * threads
-            if (turn + 1) * threads > count:
-                item = cutlass.min(item, Int32(count - 1))
-            plane, multiple, line, tap = coordinates(item, sizes)
-            _, channel = self._channel(plane)
-            at: list[Any] = [0] * len(shape)
-            reduced = [d for d in self.spec.reduced if self.spec.domain[d] > 1]
-            places = {windows.channel.kept: channel, windows.multiplier: multiple}
-            places |= dict(zip(reduced, self._taps(line, tap), strict=True))
-            for dimension, value in places.items():
-                if dimension is not None and shape[dimension] > 1:
-                    at[dimension] = value
-            value = self.depthwise.factor(source.load(tuple(at)))
-            cell = ((plane * windows.each + multiple) * windows.down.steps + line) * self.line_cells + tap
-            self._store(self.weights, cell, [m.cast(value, "f32")])
-
-    def _taps(self, line: Any, tap: Any) -> list[Any]:
-        """The reduced dimensions' positions, in the order of the domain."""
-        return [value for axis, value in ((self.windows.down, line), (self.windows.along, tap)) if axis.steps > 1]
-
-
-class StagedPlanes(StagedWeights):
-    """What the prologue reads of each plane: in registers where there is one, in shared memory where there are more."""
-
-    def _stage_planes(self) -> None:
-        count, threads = self.part.planes, self.part.threads
-        if count == 1:
-            self.only = self._known(Int32(0)) if self.beside else {}
-        if count == 1 or not self.beside:
-            return
-        for turn in range(-(-count // threads)):
-            plane = self.thread + turn * threads
-            body = partial(self._stage_plane, cutlass.min(plane, Int32(count - 1)))
-            when(Boolean(plane < count), body)
-        cute.arch.sync_threads()
-
-    def _stage_plane(self, plane: Any) -> None:
-        for number, value in enumerate(self._known(plane).values()):
-            self._store(self.planes, plane * len(self.beside) + number, [value])
-
-    def _staged(self, plane: Any) -> dict[str, Any]:
-        if self.part.planes == 1 or not self.beside:
-            return self.only if self.part.planes == 1 else {}
-        found = {}
-        for number, name in enumerate(self.beside):
-            fragment = cute.make_rmem_tensor((1,), Float32)
-            cute.autovec_copy(_vector(self.planes.iterator, plane * len(self.beside) + number, 1), fragment)
-            found[name] = fragment[0]
-        return found
-
-
-class StagedTile(StagedPlanes):
-    """The tile's lines there, too."""
-
-    def _stage(self) -> None:
-        """The tile's lines; several vectors of a thread are on their way at once."""
-        tile, words = self.part, -(-self.part.vector * ITEM_BYTES[self.operand.dtype] // 4)
-        vectors = tile.planes * tile.lines * (tile.span // tile.vector)
-        if tile.flat:
-            plane = self.windows.down.length * self.windows.along.length
-            vectors = -(-tile.planes * plane // tile.vector) + 1
-            self._clear()
-            cute.arch.sync_threads()
-        turns, together = -(-vectors // tile.threads), max(ASKED_WORDS // words, 1)
-        ask, take = (self._ask_flat, self._take_flat) if tile.flat else (self._ask, self._take)
-        for begin in range(0, turns, together):
-            asked = []
-            for turn in range(begin, min(begin + together, turns)):
-                item = self.thread + turn * tile.threads
-                if (turn + 1) * tile.threads > vectors:
-                    item = cutlass.min(item, Int32(vectors - 1))
-                asked.append(ask(item))
-            for arguments in asked:
-                take(*arguments)
-
-    def _ask(self, item: Any) -> tuple[Any, Any, Any, Any]:
-        """What was read of a line, whether it lies inside, its plane and its cell; nothing is touched outside."""
-        tile, source, down, along = self.part, self.source, self.windows.down, self.windows.along
-        plane, line, number = coordinates(item, (tile.planes, tile.lines, tile.span // tile.vector))
-        row = self.row * down.apart + down.start + line
-        column = self.column * along.apart + tile.first + number * tile.vector
-        inside = m.both(column >= 0, column < along.length)
-        if len(self.operand.shape) == 4:
-            inside = m.both(inside, m.both(row >= 0, row < down.length))
-        image, channel = self._channel(plane)
-        offset = source.kind(column)
-        for place, stride in zip((image, channel, row), source.strides[:-1], strict=False):
-            offset = offset + source.kind(place) * source.kind(stride)
-        offset = m.select(Boolean(inside), offset, source.kind(0))
-        cell = plane * tile.apart + line * tile.pitch + number * tile.vector
-        return self._read(offset), inside, plane, cell
-
-    def _take(self, fragment: Any, inside: Any, plane: Any, cell: Any) -> None:
-        """What was read of a vector, with what comes before the convolution; zeros where it lies outside."""
-        lanes, known = self.part.vector, self._staged(plane)
-        values = [self._value(fragment, lane, known) for lane in range(lanes)]
-        values = [m.select(Boolean(inside), value, Float32(0.0)) for value in values]
-        wide = min(lanes, 4)
-        for lane in range(0, lanes, wide):
-            self._store(self.lines, cell + lane, values[lane : lane + wide])
-
-    def _clear(self) -> None:
-        """Zeros everywhere; all cells are vectors of four."""
-        vectors, threads = self.part.cells // 4, self.part.threads
-        for turn in range(-(-vectors // threads)):
-            number = self.thread + turn * threads
-            body = partial(self._store, self.lines, number * 4, [Float32(0.0)] * 4)
-            if (turn + 1) * threads <= vectors:
-                body()
-            else:
-                when(Boolean(number < vectors), body)
-
-    def _ask_flat(self, item: Any) -> tuple[Any, Any]:
-        """A vector of the stretch, and how far from the tile's first element it begins."""
-        source, lanes, windows = self.source, self.part.vector, self.windows
-        plane = windows.down.length * windows.along.length
-        first = source.kind(self.plane) * source.kind(plane)
-        begin = first // lanes * lanes + source.kind(item) * lanes
-        begin = cutlass.min(begin, source.kind(self.count) * plane - lanes)
-        return self._read(begin), Int32(begin - first)
-
-    def _take_flat(self, fragment: Any, begin: Any) -> None:
-        """Element by element: lines begin anywhere in a vector."""
-        tile, down, along = self.part, self.windows.down, self.windows.along
-        last = tile.planes * down.length * along.length
-        for lane in range(tile.vector):
-            number = begin + lane
-            nearest = cutlass.max(cutlass.min(number, Int32(last - 1)), Int32(0))
-            plane, row, column = coordinates(nearest, (tile.planes, down.length, along.length))
-            cell = plane * tile.apart + (row - down.start) * tile.pitch + column - tile.first
-            inside = m.both(number >= 0, number < last)
-            if down.start + tile.lines < down.length:  # rows behind the last window
-                inside = m.both(inside, row < down.start + tile.lines)
-            if tile.first + tile.span < along.length:
-                inside = m.both(inside, column < tile.first + tile.span)
-            value = self._value(fragment, lane, self._staged(plane))
-            when(Boolean(inside), partial(self._store, self.lines, cell, [value]))
-
-
-class DepthwiseCta(StagedTile):
-    """A tile's results: `down x along` a thread."""
+class DepthwiseCta(ResultsCta):
+    """`down x along` results a thread. What is read beside them is on its way before their sums are begun."""
 
     def run(self) -> None:
         self._stage_planes()
@@ -311,29 +100,20 @@ class DepthwiseCta(StagedTile):
         conditions = [] if there is None else [there]
         if self.ragged:
             conditions.append(self.plane + plane < self.count)
-        channel = self._channel(plane)
+        channel, steady = self._channel(plane), self._steady()
         for multiple in range(self.windows.each):
-            sums = self._sums(plane, multiple, row, column)
-            for line, values in enumerate(sums):
+            of_channel = self._read_beside(self._address(channel, Int32(multiple), Int32(0), Int32(0)), steady)
+            places = []
+            for line in range(self.part.down):
                 for first in range(0, self.part.along, self.together):
-                    where = (self.row + row + line, self.column + column + first)
-                    inside = self._inside(row + line, column + first, where)
-                    self.alive = _all([*conditions, *inside])
-                    self._result(channel, multiple, where, values[first : first + self.together])
-
-    def _inside(self, row: Any, column: Any, where: tuple[Any, Any]) -> list[Any]:
-        """Whether a result is the tile's own, of its row and column there and in all; only what must be asked."""
-        tile, down, along = self.part, self.windows.down, self.windows.along
-        found = []
-        if tile.rows % tile.down:
-            found.append(row < tile.rows)
-        if tile.columns % tile.along:
-            found.append(column < tile.columns)
-        if down.count % tile.rows:
-            found.append(where[0] < down.count)
-        if along.count % tile.columns:
-            found.append(where[1] < along.count)
-        return found
+                    inside = self._inside(row + line, column + first)
+                    alive = all_of([*conditions, *inside])
+                    at = self._result_address(channel, multiple, (row + line, column + first), alive)
+                    places.append((line, first, alive, at, self._read_beside(at, self.row_level - steady)))
+            sums = self._sums(plane, multiple, row, column)
+            for line, first, self.alive, self.at, beside in places:
+                self.beside_of = of_channel | beside
+                self._result(sums[line][first : first + self.together])
 
     def _sums(self, plane: Any, multiple: int, row: Any, column: Any) -> list[list[Any]]:
         """[down][along]: line by line, each into the results whose windows it lies in."""
@@ -367,7 +147,7 @@ class DepthwiseCta(StagedTile):
         found: list[Any] = []
         for begin in range(0, self.line_cells, wide):
             fragment = cute.make_rmem_tensor((wide,), Float32)
-            cute.autovec_copy(_vector(self.weights.iterator, first + begin, wide), fragment)
+            cute.autovec_copy(vector_of(self.weights.iterator, first + begin, wide), fragment)
             found += [fragment[i] for i in range(wide)]
         return found[: self.windows.along.steps]
 
@@ -380,7 +160,7 @@ class DepthwiseCta(StagedTile):
         for start in self._starts(wide):
             fragment = cute.make_rmem_tensor((wide,), Float32)
             place_there = first + (line * tile.pitch + start)
-            cute.autovec_copy(_vector(self.lines.iterator, place_there, wide), fragment)
+            cute.autovec_copy(vector_of(self.lines.iterator, place_there, wide), fragment)
             found |= {start + i: fragment[i] for i in range(wide)}
         return found
 
@@ -391,25 +171,6 @@ class DepthwiseCta(StagedTile):
         places = {begin + number * along.apart + tap * along.step
                   for number in range(tile.along) for tap in range(along.steps)}  # fmt: skip
         return sorted({place // wide * wide for place in places})
-
-    def _result(self, channel: list[Any], multiple: int, where: tuple[Any, Any], values: list[Any]) -> None:
-        """Neighbouring results, with what follows the convolution."""
-        row, column = where
-        down, along = self.windows.down, self.windows.along
-        if self.alive is not None:
-            row = cutlass.min(row, Int32(down.count - 1))
-            column = cutlass.min(column, Int32(along.count - self.together))
-        held = Held(self.kernel.reducers[0][0], self.together)
-        for lane, value in enumerate(values):
-            held[lane] = (value,)
-        walk = self.at
-        self.at = self._address(channel, Int32(multiple), row, column // self.together)
-        self.rows = self._new_rows()
-        self._load_rows()
-        self._compute_rows(self.spec.head)
-        self._finish(0, [held])
-        self._write_rows()
-        self.at = walk
 
 
 class CachedCta(DepthwiseCta):
