@@ -32,6 +32,8 @@ OURS = {
     "alone": (lambda x, w: F.conv2d(x, w, groups=8), X, W),
     "what comes before and follows": (
         lambda x, w, s, t: torch.relu(F.conv2d(F.relu6(x * s + t), w, padding=1, groups=8) * t), X, W, C, C),
+    "a batch norm before large windows": (
+        lambda x, w, s, t: F.conv2d(F.relu6((x - s) * s * t + t), w, padding=2, groups=8), X, (8, 1, 5, 5), C, C),
     "two results a channel": (lambda x, w: F.conv2d(x, w, padding=1, stride=2, groups=8), X, (16, 1, 3, 3)),
     "one dimension": (lambda x, w: F.conv1d(x, w, padding=1, groups=8), (4, 8, 300), (8, 1, 3)),
     "an image": (lambda x, w: F.conv2d(x, w, padding=3, groups=8), (1, 8, 28, 28), (8, 1, 7, 7)),
