@@ -116,3 +116,33 @@ def test_edge_values_stay_in_their_windows(tmp_path):
     (got,) = module.run(*operands)
     want = F.conv2d(x, operands[1].reshape(4, 1, 3, 3), None, padding=1, groups=4)
     torch.testing.assert_close(got.reshape(want.shape), want, equal_nan=True)
+
+
+LAST = {
+    "3x3": ((4, 64, 28, 28), (3, 3), {"padding": 1, "bias": True}),
+    "5x5 strided": ((4, 40, 28, 28), (5, 5), {"padding": 2, "stride": 2}),
+    "7x7": ((4, 96, 14, 14), (7, 7), {"padding": 3, "bias": True}),
+    "7x7 images": ((16, 72, 7, 7), (5, 5), {"padding": 2}),
+    "dilated": ((2, 24, 21, 33), (3, 3), {"padding": 2, "dilation": 2}),
+    "odd channels": ((2, 13, 20, 20), (3, 3), {"padding": 1}),
+}
+
+
+@pytest.mark.parametrize("dtype", list(DTYPES))
+@pytest.mark.parametrize("name", list(LAST))
+def test_channels_side_by_side(name, dtype, tmp_path):
+    shape, window, settings = LAST[name]
+    channels, given = shape[1], dict(settings)
+    shapes = [(channels, 1, *window)] + ([(channels,)] if given.pop("bias", False) else [])
+    x = torch.randn(shape).to(DTYPES[dtype]).to(memory_format=torch.channels_last)
+    program = only_program(
+        lambda x, *args: F.relu(F.conv2d(x, *args, groups=channels, **given)), x,
+        *(torch.randn(s).to(DTYPES[dtype]) for s in shapes),
+    )  # fmt: skip
+    operands = kp.make_operands(program, "cuda")
+    operands[0] = operands[0].contiguous(memory_format=torch.channels_last)
+    module = load_fused(program, tmp_path)
+    assert plan_of(module, operands).part.channels
+    for settings in cuda.space(program).points:
+        module.configure(**dict(settings))
+        close(module.run(*operands), program, operands)

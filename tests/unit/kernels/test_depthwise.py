@@ -17,8 +17,7 @@ from tilewright.kernels.cuda.common import addresses
 from tilewright.kernels.cuda.common.spec import ArraySpec, ReductionSpec, Spec, Sweep
 from tilewright.kernels.cuda.common.views import contiguous
 from tilewright.kernels.cuda.depthwise import cta as tiles
-from tilewright.kernels.cuda.depthwise import staged
-from tilewright.kernels.cuda.depthwise import launch
+from tilewright.kernels.cuda.depthwise import last, launch, staged
 from tilewright.kernels.cuda.depthwise.launch import Depthwise, DepthwiseKernel, without_images
 from tilewright.kernels.cuda.depthwise.plan import DepthwisePlan, DepthwiseSpec, windows_of
 from tilewright.kernels.cuda.rows import blocks, combine, cta, cta_rows, reducers, slides
@@ -27,7 +26,7 @@ from tilewright.kernels.cuda.rows.reducers import Reducer
 
 from .test_cuda_free import Shaped
 
-MODULES = (addresses, blocks, combine, cta, cta_rows, reducers, slides, staged, tiles)
+MODULES = (addresses, blocks, combine, cta, cta_rows, reducers, slides, staged, tiles, last)
 SUBTRACTED = 3
 
 
@@ -70,7 +69,8 @@ def plan_of(spec, depthwise, strides=None, alignment=16, processors=1, **knobs):
 
 
 def patch_fma(patch):
-    patch.setattr(tiles, "_lib", SimpleNamespace(fma=lambda a, b, c: a * b + c))
+    for module in (tiles, last):
+        patch.setattr(module, "_lib", SimpleNamespace(fma=lambda a, b, c: a * b + c))
 
 
 def convolved(monkeypatch, spec, depthwise, plan, *, given, strides=None):
@@ -94,7 +94,8 @@ def convolved(monkeypatch, spec, depthwise, plan, *, given, strides=None):
         for block in range(plan.ctas_per_chunk):
             seen.clear()
             with simt.patched(patch, MODULES, plan.threads, block) as device:
-                kind = tiles.CachedCta if plan.part.cached else tiles.DepthwiseCta
+                cached = last.LastCta if plan.part.channels else tiles.CachedCta
+                kind = cached if plan.part.cached else tiles.DepthwiseCta
                 kind(kernel, [*sources, out], None, stage=-1, chunks=1).run()
                 passes += device.shared[0].passes
                 least += device.shared[0].least
@@ -110,17 +111,22 @@ def drawn(spec, *, seed=0):
     return [rng.integers(-9, 10, o.shape).astype(types[o.dtype]) for o in spec.operands]
 
 
-def wanted(spec, given, *, stride=1, padding=0, dilation=1):
+def wanted(spec, given, **steps):
+    return wanted_of(given[0].shape, [spec.domain[d] for d in spec.reduced], given, **steps).ravel()
+
+
+def wanted_of(shape, window, given, *, stride=1, padding=0, dilation=1):
     x, w, *beside = (torch.from_numpy(v.astype(np.float64)) for v in given)
     conv, rank = (F.conv2d, 2) if x.dim() == 4 else (F.conv1d, 1)
     if beside:
         x = x - SUBTRACTED * beside[0].reshape(-1, *[1] * rank)
-    window = [spec.domain[d] for d in spec.reduced]
     y = conv(x, w.reshape(-1, 1, *window), None, stride, padding, dilation, groups=x.shape[1])
     if beside:
-        scale = beside[0].reshape(-1, 1).repeat(1, spec.domain[2]).reshape(-1, *[1] * rank)
+        scale = (
+            beside[0].reshape(-1, 1).repeat(1, len(w.reshape(-1)) // (prod(window) * shape[1])).reshape(-1, *[1] * rank)
+        )
         y = y + scale + beside[1].reshape(y.shape)
-    return y.numpy().ravel()
+    return y.numpy()
 
 
 CASES = {  # shape, window, settings, knobs
@@ -150,6 +156,59 @@ CASES = {  # shape, window, settings, knobs
     "columns of one-dimensional, strided": ((2, 3, 1024), (4,), {"stride": 2, "each": 2}, {"threads": 64}),
     "one image as one stretch": ((1, 8, 14, 14), (5, 5), {"padding": 2}, {"down": 2}),
 }  # fmt: skip
+
+
+def spec_of_last(shape, window, stride=1, padding=0, dilation=1, dtype="f32", beside=False):
+    """As `spec_of`, of an image in which the channels of a pixel lie side by side, and so in the result."""
+    spec, depthwise = spec_of(shape, window, stride, padding, dilation, dtype=dtype, beside=beside)
+    rank = len(window)
+    order = [0, *range(3, 2 + rank), 2 + 2 * rank, *range(2 + rank, 2 + 2 * rank), 1]  # of the old dimensions
+    new = {old: number for number, old in enumerate(order)}
+
+    def moved(array):
+        at = tuple((start, tuple((new[d], step) for d, step in steps)) for start, steps in array.at)
+        return replace(array, at=at, **({} if array.indexed else {"shape": tuple(array.shape[d] for d in order)}))
+
+    names = ", ".join(f"index_{d}" for d in range(len(order)))
+    sweep = replace(spec.sweeps[0], elements=eval(f"lambda x, w, {names}: (x.load((), (0,), 0.0) * w,)"))
+    spec = replace(
+        spec, domain=tuple(spec.domain[d] for d in order), reduced=tuple(new[d] for d in spec.reduced), sweeps=(sweep,),
+        operands=tuple(map(moved, spec.operands)), outputs=tuple(map(moved, spec.outputs)),
+    )  # fmt: skip
+    return spec, depthwise
+
+
+LAST = {
+    "3x3": ((2, 32, 9, 10), (3, 3), {"padding": 1}, {}),
+    "3x3 of halves": ((2, 64, 9, 10), (3, 3), {"padding": 1, "dtype": "f16"}, {"down": 2}),
+    "strided": ((3, 24, 11, 12), (5, 5), {"padding": 2, "stride": 2, "dtype": "f16"}, {"down": 4, "along": 2}),
+    "small images": ((9, 40, 7, 7), (3, 3), {"padding": 1, "dtype": "f16"}, {"down": 2}),
+    "tiles": ((1, 200, 30, 40), (3, 5), {"padding": (1, 2), "dilation": 2}, {"threads": 64, "down": 2}),
+    "with what is beside": ((2, 16, 9, 10), (3, 3), {"padding": 1, "beside": True}, {"threads": 64}),
+    "odd channels": ((2, 7, 9, 10), (3, 3), {"padding": 1}, {"threads": 128}),
+    "one-dimensional": ((3, 16, 50), (5,), {"padding": 2}, {"down": 1}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(LAST))
+def test_channels_side_by_side(name, monkeypatch):
+    shape, window, settings, knobs = LAST[name]
+    spec, depthwise = spec_of_last(shape, window, **settings)
+    walk = contiguous((shape[0], *shape[2:], shape[1]))
+    strides = (walk[0], walk[-1], *walk[1:-1])
+    plan = plan_of(spec, depthwise, strides, **knobs)
+    assert plan.part.channels and (plan.part.channel_tiles > 1 or plan.part.row_tiles > 1) == ("tiles" in name)
+    assert plan.part.vector == (1 if "odd" in name else 4), "results are of four bytes"
+    given = drawn(spec, seed=2)
+    held = [np.moveaxis(given[0], 1, -1), *given[1:]]
+    got, times, _ = convolved(monkeypatch, spec, depthwise, plan, given=held, strides=strides)
+    steps = {n: settings.get(n, default) for n, default in (("stride", 1), ("padding", 0), ("dilation", 1))}
+    flat = [given[0], np.moveaxis(given[1], -1, 0), *given[2:]]
+    if "beside" in settings:
+        flat[3] = np.moveaxis(given[3].reshape(shape[0], *shape[2:], shape[1]), -1, 1)
+    result = wanted_of(shape, window, flat, **steps)
+    np.testing.assert_array_equal(np.moveaxis(got.reshape(shape[0], *result.shape[2:], shape[1]), -1, 1), result)
+    assert times[4:].max() <= 6, "what lies outside is asked for at the first vector"
 
 
 @pytest.mark.parametrize("name", list(CASES))

@@ -16,6 +16,7 @@ from fakes.realisers import cpu, cuda, gpu
 from fakes.traced import only_program
 from tilewright.facts.devices import DEVICES
 from tilewright.ir.program import Load, Program
+from tilewright.kernels.cuda.common.cubin import taken
 from tilewright.kernels.cuda.common.demand import demand
 from tilewright.realise.depthwise.renderer import fits
 from tilewright.realise.depthwise.shape import DepthwiseParts, depthwise
@@ -78,6 +79,25 @@ def test_kernels_compile_without_spilling(name: str, dtype: torch.dtype, tmp_pat
     assert asked["local_bytes"] == 0 and asked["registers"] <= 128
     walks = [o.strides for o in made.operands]
     assert module._FUSED.plan(walks, [16] * len(walks), gpu()).part.cells > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("window", [3, 7])
+def test_kernels_of_channels_side_by_side_compile_without_spilling(
+    window: int, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    x = torch.zeros(8, 96, 14, 14, dtype=dtype).to(memory_format=torch.channels_last)
+    made = only_program(
+        lambda x, w, b: F.gelu(F.conv2d(x, w, b, padding=window // 2, groups=96)), x,
+        torch.zeros(96, 1, window, window, dtype=dtype), torch.zeros(96, dtype=dtype),
+    )  # fmt: skip
+    module, walks = load_fused(made, tmp_path), [o.strides for o in made.operands]
+    launch, kernel = module._FUSED.compile(
+        [x.stride(), *walks[1:]], [16] * len(walks), gpu(), options=f"--keep-cubin --dump-dir={tmp_path}"
+    )
+    assert kernel.plan.part.channels == 128 // (4 * dtype.itemsize) and made.domain[-1] == 96
+    assert [k.local_bytes for k in taken(launch.artifacts.CUBIN)] == [0]
 
 
 @pytest.mark.slow

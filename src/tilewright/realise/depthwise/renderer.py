@@ -58,6 +58,11 @@ def points(program: Program, device: Device) -> Space:
     deep, other = (8, 4) if program.inner_size >= LARGE_WINDOW or wide < 4 else (4, 8)
     if len(source.shape) == 3:  # one line a plane
         deep = other = 1
+    if any(d > kept for d, _ in program.loads[0].at[1].steps):  # the channels of a pixel lie side by side
+        return Space(knobs=_KNOBS, points=tuple(dict.fromkeys(
+            point(threads=threads, down=min(down, deep), along=along, through="cache")
+            for threads, down, along in ((256, 2, 4), (128, 2, 4), (256, 2, 2), (256, 1, 4), (128, 1, 4), (256, 4, 2))
+        )))  # fmt: skip
     settings = [(256, deep, wide, "shared"), (128, deep, wide, "shared"), (128, other, wide, "shared"),
                 (256, other, wide, "shared"), (128, deep, wide, "cache"), (256, deep, wide, "cache"),
                 (128, deep, 4, "shared"), (64, deep, wide, "shared")]  # fmt: skip

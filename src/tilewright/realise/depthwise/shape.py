@@ -83,7 +83,8 @@ def _lack(program: Program, load: Load, found: DepthwiseParts, operands: Mapping
     order = [*image, *channel, *(d for window in along for d in window)]
     others = [d for d in kept if d not in order]
     order[len(image) + 1 : len(image) + 1] = others
-    if order != kept or len(others) > 1 or not along[-1]:
+    last = [*image, *(d for window in along for d in window), *channel]
+    if kept not in (order, last) or len(others) > 1 or not along[-1]:
         return "results that lie in another order than image, channel, row, column"
     if prod(program.domain[d] for d in others) > MOST_MULTIPLIER:
         return f"more than {MOST_MULTIPLIER} results of a channel"

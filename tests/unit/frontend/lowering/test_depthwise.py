@@ -40,4 +40,12 @@ def test_others_stay_calls() -> None:
     agrees(convolved, x, image(4 * 5, 1, 3, 3), opaque=True)
     agrees(convolved, x, image(4, 1, 1, 1), opaque=True)
     agrees(convolved, image(1, 2, 20, 20), image(2, 1, 12, 12), opaque=True)
-    agrees(convolved, x.to(memory_format=torch.channels_last), image(4, 1, 3, 3), opaque=True)
+    agrees(convolved, x.to(memory_format=torch.channels_last), image(8, 1, 3, 3), opaque=True)
+
+
+@pytest.mark.parametrize("settings", [{}, {"padding": (2, 0), "stride": (1, 2)}, {"padding": "same"}], ids=str)
+def test_channels_side_by_side_stay_there(settings: dict[str, Any]) -> None:
+    x = image(2, 4, 9, 11).to(memory_format=torch.channels_last)
+    graph = agrees(lambda x, w, b: convolved(x, w, b, **settings), x, image(4, 1, 3, 4), image(4))
+    (load,) = (n for n in graph.nodes if n.op == "load")
+    assert load.shape[0] == 2 and load.shape[3:] == (4, 3, 4)

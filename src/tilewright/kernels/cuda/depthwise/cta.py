@@ -31,9 +31,17 @@ class ResultsCta(StagedTile):
 
     def _steady(self) -> set[str]:
         """What of it is the same for all results of a channel."""
-        moving = sum(axis.kept is not None for axis in (self.windows.down, self.windows.along))
+        windows = self.windows
+        axes = (windows.image, windows.channel, windows.down, windows.along)
+        order = sorted(d for d in (*(a.kept for a in axes), windows.multiplier) if d is not None)
+        moving = [order.index(a.kept) for a in (windows.down, windows.along) if a.kept is not None]
         views = {name: self.space.views[name] for name in self.row_level}
-        return {name for name, v in views.items() if not (v.lane_stride or any(v.group_strides[-moving:]))}
+        lanes = not self.part.channels
+        return {
+            name
+            for name, view in views.items()
+            if not (lanes and view.lane_stride) and not any(view.group_strides[i] for i in moving)
+        }
 
     def _read_beside(self, at: Addresses, names: set[str]) -> dict[str, Any]:
         return {name: at.load(name, at.base[name]) for name in sorted(names)}

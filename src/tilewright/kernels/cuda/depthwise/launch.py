@@ -23,6 +23,7 @@ from ..rows.plan import DEFAULTS as ROW_DEFAULTS
 from ..rows.plan import Gpu, Plan
 from ..rows.planning import make_plan
 from .cta import CachedCta, DepthwiseCta
+from .last import LastCta
 from .plan import DEFAULTS, KNOBS, DepthwisePlan, DepthwiseSpec, make_tile, windows_of
 
 
@@ -36,7 +37,8 @@ class DepthwiseKernel(EngineKernel):
     def _cta(self, stage: int) -> type[Cta]:
         if not isinstance(self.plan, DepthwisePlan):
             return super()._cta(stage)
-        return CachedCta if self.plan.part.cached else DepthwiseCta
+        part = self.plan.part
+        return LastCta if part.channels else CachedCta if part.cached else DepthwiseCta
 
     def _ctas(self, tensors: tuple[Any, ...]) -> Any:
         plan = self.plan
@@ -50,7 +52,7 @@ class DepthwiseKernel(EngineKernel):
 def without_images(spec: Spec, plan: DepthwisePlan) -> DepthwisePlan | None:
     """The plan without the number of images; None where that is fixed."""
     found = freed(spec, plan)
-    if not isinstance(found, DepthwisePlan):
+    if not isinstance(found, DepthwisePlan) or plan.part.channels:
         return None
     one = replace(plan.windows_at.image, count=1, length=1)
     full = plan.windows_at.planes % plan.part.planes == 0
@@ -79,18 +81,16 @@ class Depthwise(Fused):
         plain = make_plan(spec, strides, alignments, ROW_DEFAULTS, device)
         number = next(i for i, o in enumerate(spec.operands) if o.name == self.depthwise.source)
         windows = windows_of(spec, spec.operands[number])
+        space = _of_results(spec, self.depthwise, strides, alignments)
         tile = windows and make_tile(
             spec.operands[number], windows, strides[number], alignments[number], knobs=self.knobs,
-            processors=device.processors,
+            lanes=space.vector, processors=device.processors,
         )  # fmt: skip
-        space = _of_results(spec, self.depthwise, strides, alignments)
         if not (windows and tile) or space.front != "column" or space.span >= 2**31:
             return plain
-        kept = [a.count for a in (windows.image, windows.channel) if a.kept is not None]
-        kept += [windows.each] if windows.multiplier is not None else []
-        kept += [a.count for a in (windows.down, windows.along) if a.kept is not None]
-        lanes = gcd(space.vector, tile.along, tile.columns)
+        lanes = tile.vector if tile.channels else gcd(space.vector, tile.along, tile.columns)
         space = fewer_lanes(space, lanes)
+        kept = [size for d, size in enumerate(spec.domain) if size > 1 and d not in spec.reduced]
         if space.group_sizes != (*kept[:-1], kept[-1] // lanes):
             return plain
         given = {f.name: getattr(plain, f.name) for f in fields(Plan)}

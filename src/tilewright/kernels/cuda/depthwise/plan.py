@@ -24,6 +24,8 @@ DEFAULTS: dict[str, int | str | bool] = {"threads": 256, "down": 4, "along": 4, 
 
 CELL_BYTES = 4
 BANKS = 32  # of shared memory, a cell each
+MOST_CHANNELS = 4  # of a thread: of each result, tap and pixel it has so many values in registers
+LINE_BYTES = 128  # that a warp reads and writes side by side
 SHARED_BYTES = 54 * 1024  # of a CTA, so that four fit
 ASKED_WORDS = 32  # registers of a thread for what it has asked for
 LEAST_CTAS = 2  # of a multiprocessor, before several planes make a tile
@@ -53,6 +55,7 @@ class Windows:
     along: SlidingAxis
     multiplier: int | None
     each: int
+    last: bool  # the channels of a pixel lie side by side
 
     @property
     def planes(self) -> int:
@@ -79,11 +82,13 @@ def windows_of(spec: Spec, operand: ArraySpec) -> Windows | None:
     if not whole or along.kept is None or channel.kept is None or len(others) > 1:
         return None
     order = [image.kept, channel.kept, *others, *(a.kept for a in windows)]
+    last = [image.kept, *(a.kept for a in windows), channel.kept]
     each = prod(spec.domain[d] for d in others)
-    if [d for d in order if d is not None] != kept or each > MOST_MULTIPLIER:
+    first = [d for d in order if d is not None] == kept
+    if (not first and [d for d in last if d is not None] != kept) or each > MOST_MULTIPLIER:
         return None
     return Windows(image=image, channel=channel, down=down[0] if down else _ONE, along=along,
-                   multiplier=others[0] if others else None, each=each)  # fmt: skip
+                   multiplier=others[0] if others else None, each=each, last=not first)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +113,8 @@ class WindowTile:
     column_tiles: int
     flat: bool
     cached: bool = False  # nothing of it lies in shared memory: threads read what they need, through the L1
+    channels: int = 0  # vectors of channels, where those of a pixel lie side by side: `planes` are then whole images
+    channel_tiles: int = 1
 
     @property
     def groups(self) -> tuple[int, int, int]:
@@ -128,13 +135,25 @@ class DepthwisePlan(Plan):
 
     @property
     def ctas_per_chunk(self) -> int:
-        return -(-self.windows_at.planes // self.part.planes) * self.part.row_tiles * self.part.column_tiles
+        tile, windows = self.part, self.windows_at
+        outer = windows.image.count if windows.last else windows.planes
+        return -(-outer // tile.planes) * tile.row_tiles * tile.column_tiles * tile.channel_tiles
 
 
 def make_tile(
-    operand: ArraySpec, windows: Windows, strides: Sequence[int], alignment: int, *, knobs: Knobs, processors: int
+    operand: ArraySpec,
+    windows: Windows,
+    strides: Sequence[int],
+    alignment: int,
+    *,
+    knobs: Knobs,
+    lanes: int,
+    processors: int,
 ) -> WindowTile | None:
-    """For operands with these strides (elements) at an address of this alignment (bytes); None: none fits."""
+    """For operands with these strides (elements) at an address of this alignment (bytes), where `lanes` neighbouring
+    results are written at once; None: none fits."""
+    if windows.last:
+        return _last_tile(operand, windows, strides, alignment, knobs=knobs, lanes=lanes)
     if strides[-1] != 1:
         return None
     item, down, along = ITEM_BYTES[operand.dtype], windows.down, windows.along
@@ -154,6 +173,33 @@ def make_tile(
             if tile.cells * CELL_BYTES <= SHARED_BYTES and not _few(tile, windows, processors):
                 return tile
     return None
+
+
+def _last_tile(
+    operand: ArraySpec, windows: Windows, strides: Sequence[int], alignment: int, *, knobs: Knobs, lanes: int
+) -> WindowTile | None:
+    """The same where channels lie side by side: as many vectors of them as make a line of memory."""
+    if strides[1] != 1:
+        return None
+    item, down, along = ITEM_BYTES[operand.dtype], windows.down, windows.along
+    others = [s * item for d, s in enumerate(strides) if d != 1 and operand.shape[d] > 1]
+    vector = gcd(gcd(16, alignment, *others, windows.channel.count * item) // item, lanes, MOST_CHANNELS)
+    threads, deep, wide = (int(knobs[name]) for name in ("threads", "down", "along"))
+    deep, vectors = min(deep, down.count), windows.channel.count // vector
+    channels = min(vectors, LINE_BYTES // (vector * item))
+    rest = max(threads // channels, 1)
+    along_groups = min(-(-along.count // wide), rest)
+    down_groups = min(-(-down.count // deep), max(rest // along_groups, 1))
+    rows, columns = min(down_groups * deep, down.count), min(along_groups * wide, along.count)
+    whole = rows == down.count and columns == along.count
+    images = min(max(rest // (along_groups * down_groups), 1), windows.image.count) if whole else 1
+    count = images * down_groups * along_groups * channels
+    return WindowTile(
+        planes=images, rows=rows, columns=columns, down=deep, along=wide, vector=vector, first=0,
+        threads=_up(count, 32), lines=0, span=0, pitch=0, apart=0, row_tiles=-(-down.count // rows),
+        column_tiles=-(-along.count // columns), flat=False, cached=True, channels=channels,
+        channel_tiles=-(-vectors // channels),
+    )  # fmt: skip
 
 
 def _few(tile: WindowTile, windows: Windows, processors: int) -> bool:

@@ -51,32 +51,39 @@ class WindowTileCta(Cta):
         self.operand = next(o for o in self.spec.operands if o.name == self.depthwise.source)
         self.thread, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
-        tile = self.part
-        first, row, column = coordinates(block, (1 << 30, tile.row_tiles, tile.column_tiles))
-        self.plane, self.row, self.column = first * tile.planes, row * tile.rows, column * tile.columns
+        self._find_tile(block)
         self.chunk, self.member, self.group = Int32(0), Int32(0), self.thread
         self.group_index, self.alive = Int32(0), None
         self.together = self.space.vector
-        self.count: Any = self.windows.planes  # of planes
-        self.ragged = self.count % tile.planes != 0
-        if self.plan.rows != "fixed":
-            images = Int32(self.tensors[self.spec.operands[self.spec.rows_of].name].shape[0])
-            self.count, self.ragged = images * self.windows.planes, self.plan.rows == "ragged"
         names = [n for n in reads(self.depthwise.prologue) if n != self.depthwise.source]
         self.beside = [n for n in names if not n.startswith("index_")]
         self.beside_of: dict[str, Any] = {}
         self.anywhere = {n: Int32(0) for n in names if n.startswith("index_")}  # where windows lie is of no account
+
+    def _find_tile(self, block: Any) -> None:
+        """Its first plane, row and column, and how many planes there are."""
+        tile = self.part
+        first, row, column = coordinates(block, (1 << 30, tile.row_tiles, tile.column_tiles))
+        self.plane, self.row, self.column = first * tile.planes, row * tile.rows, column * tile.columns
+        self.count: Any = self.windows.planes
+        self.ragged = self.count % tile.planes != 0
+        if self.plan.rows != "fixed":
+            images = Int32(self.tensors[self.spec.operands[self.spec.rows_of].name].shape[0])
+            self.count, self.ragged = images * self.windows.planes, self.plan.rows == "ragged"
+
+    def _weight_cells(self) -> int:
+        return self.part.planes * self.windows.each * self.kernel_cells
 
     def _allocate(self) -> None:
         super()._allocate()
         windows, tile = self.windows, self.part
         self.line_cells = windows.along.steps if windows.along.steps < 3 else -(-windows.along.steps // 4) * 4
         self.kernel_cells = self.line_cells * windows.down.steps
-        cells = tile.planes * windows.each * self.kernel_cells
+        cells = self._weight_cells()
         self.lines: Any = tile.cells and self.allocator.allocate_tensor(
             Float32, cute.make_layout((tile.cells,)), byte_alignment=16
         )
-        beside = tile.planes * len(self.beside) if tile.planes > 1 else 0
+        beside = tile.planes * len(self.beside) if tile.planes > 1 and not tile.channels else 0
         self.planes: Any = beside and self.allocator.allocate_tensor(
             Float32, cute.make_layout((beside,)), byte_alignment=16
         )
@@ -90,11 +97,13 @@ class WindowTileCta(Cta):
         return coordinates(number, (self.windows.image.count, self.windows.channel.count))
 
     def _address(self, channel: list[Any], multiple: Any, row: Any, column: Any) -> Addresses:
-        """Of the results of this image, channel, number among the channel's, row, and number of vector."""
+        """Of the results of this image, channel, number among the channel's, row and column; what lies side by side is
+        counted in vectors."""
         windows = self.windows
         kept = [(windows.image.kept, channel[0]), (windows.channel.kept, channel[1]), (windows.multiplier, multiple),
                 (windows.down.kept, row), (windows.along.kept, column)]  # fmt: skip
-        place = [value for dimension, value in kept if dimension is not None]
+        there = {dimension: value for dimension, value in kept if dimension is not None}
+        place = [there[dimension] for dimension in sorted(there)]
         at = copy(self.at)
         at.base = {}
         for name, view in self.space.views.items():
@@ -149,16 +158,21 @@ class StagedWeights(WindowTileCta):
                 item = cutlass.min(item, Int32(count - 1))
             plane, multiple, line, tap = coordinates(item, sizes)
             _, channel = self._channel(plane)
-            at: list[Any] = [0] * len(shape)
-            reduced = [d for d in self.spec.reduced if self.spec.domain[d] > 1]
-            places = {windows.channel.kept: channel, windows.multiplier: multiple}
-            places |= dict(zip(reduced, self._taps(line, tap), strict=True))
-            for dimension, value in places.items():
-                if dimension is not None and shape[dimension] > 1:
-                    at[dimension] = value
-            value = self.depthwise.factor(source.load(tuple(at)))
+            at = self._weight_place(shape, channel, multiple, self._taps(line, tap))
+            value = self.depthwise.factor(source.load(at))
             cell = ((plane * windows.each + multiple) * windows.down.steps + line) * self.line_cells + tap
             self._store(self.weights, cell, [m.cast(value, "f32")])
+
+    def _weight_place(self, shape: tuple[int, ...], channel: Any, multiple: Any, taps: list[Any]) -> tuple[Any, ...]:
+        """Where a weight lies in its operand of this shape."""
+        at: list[Any] = [0] * len(shape)
+        reduced = [d for d in self.spec.reduced if self.spec.domain[d] > 1]
+        places = {self.windows.channel.kept: channel, self.windows.multiplier: multiple}
+        places |= dict(zip(reduced, taps, strict=True))
+        for dimension, value in places.items():
+            if dimension is not None and shape[dimension] > 1:
+                at[dimension] = value
+        return tuple(at)
 
     def _taps(self, line: Any, tap: Any) -> list[Any]:
         """The reduced dimensions' positions, in the order of the domain."""
