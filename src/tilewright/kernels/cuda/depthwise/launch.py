@@ -22,9 +22,9 @@ from ..rows.launch import Fused
 from ..rows.plan import DEFAULTS as ROW_DEFAULTS
 from ..rows.plan import Gpu, Plan
 from ..rows.planning import make_plan
-from .cta import CachedCta, DepthwiseCta
 from .last import LastCta
 from .plan import DEFAULTS, KNOBS, DepthwisePlan, DepthwiseSpec, make_tile, windows_of
+from .results import CachedCta, DepthwiseCta
 
 
 class DepthwiseKernel(EngineKernel):
