@@ -197,6 +197,7 @@ def test_channels_side_by_side(name, monkeypatch):
     walk = contiguous((shape[0], *shape[2:], shape[1]))
     strides = (walk[0], walk[-1], *walk[1:-1])
     plan = plan_of(spec, depthwise, strides, **knobs)
+    assert Depthwise(spec, depthwise, None, knobs)._walks(spec)[0] == strides
     assert plan.part.channels and (plan.part.channel_tiles > 1 or plan.part.row_tiles > 1) == ("tiles" in name)
     assert plan.part.vector == (1 if "odd" in name else 4), "results are of four bytes"
     given = drawn(spec, seed=2)

@@ -17,7 +17,6 @@ from fakes.realisers import cpu, cuda, gpu
 from fakes.traced import only_program
 from tilewright.facts.devices import DEVICES
 from tilewright.ir.program import Load, Program
-from tilewright.kernels.cuda.common.cubin import taken
 from tilewright.kernels.cuda.common.demand import demand
 from tilewright.realise.depthwise.renderer import fits
 from tilewright.realise.depthwise.shape import DepthwiseParts, depthwise
@@ -131,12 +130,12 @@ def test_kernels_of_channels_side_by_side_compile_without_spilling(
         lambda x, w, b: F.gelu(F.conv2d(x, w, b, padding=window // 2, groups=96)), x,
         torch.zeros(96, 1, window, window, dtype=dtype), torch.zeros(96, dtype=dtype),
     )  # fmt: skip
-    module, walks = load_fused(made, tmp_path), [o.strides for o in made.operands]
-    launch, kernel = module._FUSED.compile(
-        [x.stride(), *walks[1:]], [16] * len(walks), gpu(), options=f"--keep-cubin --dump-dir={tmp_path}"
-    )
-    assert kernel.plan.part.channels == 128 // (4 * dtype.itemsize) and made.domain[-1] == 96
-    assert [k.local_bytes for k in taken(launch.artifacts.CUBIN)] == [0]
+    module = load_fused(made, tmp_path)
+    walks = module._FUSED._walks(module._FUSED.spec)
+    part = module._FUSED.plan(walks, [16] * len(walks), gpu()).part
+    assert part.channels == 128 // (4 * dtype.itemsize) and made.domain[-1] == 96
+    asked = demand(module._FUSED, gpu())
+    assert asked["local_bytes"] == 0 and asked["threads"] == part.threads
 
 
 @pytest.mark.slow

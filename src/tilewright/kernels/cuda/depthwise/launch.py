@@ -13,7 +13,7 @@ from cutlass import Int32, Int64
 from ..common import cache
 from ..common.operands import used_views
 from ..common.spec import Spec
-from ..common.views import IndexSpace, fewer_lanes, make_space
+from ..common.views import IndexSpace, contiguous, fewer_lanes, make_space
 from ..rows.cta import Cta
 from ..rows.dynamic import freed
 from ..rows.engine import EngineKernel
@@ -107,6 +107,17 @@ class Depthwise(Fused):
             return super()._kernel(strides, alignments, device, rows)
         spec = self._at(rows)
         return DepthwiseKernel(spec, self.depthwise, without_images(spec, plan) or plan)
+
+    def _walks(self, spec: Spec) -> list[tuple[int, ...]]:
+        """As operands are likely to lie: the channels of a pixel side by side, where results do."""
+        walks = super()._walks(spec)
+        for number, operand in enumerate(spec.operands):
+            windows = windows_of(spec, operand) if operand.name == self.depthwise.source else None
+            if windows is not None and windows.last:
+                images, channels, *sides = operand.shape
+                image, *others, channel = contiguous((images, *sides, channels))
+                walks[number] = (image, channel, *others)
+        return walks
 
     def _facts(self, *known: Any) -> tuple[object, ...]:
         """Also what the files of this folder say."""

@@ -188,8 +188,8 @@ def _last_tile(
     deep, vectors = min(deep, down.count), windows.channel.count // vector
     channels = min(vectors, LINE_BYTES // (vector * item))
     rest = max(threads // channels, 1)
-    along_groups = min(-(-along.count // wide), rest)
-    down_groups = min(-(-down.count // deep), max(rest // along_groups, 1))
+    shapes = [(min(-(-down.count // deep), rest // a), a) for a in range(1, min(-(-along.count // wide), rest) + 1)]
+    down_groups, along_groups = min(shapes, key=lambda shape: _pixels_read(windows, (deep, wide), shape, rest))
     rows, columns = min(down_groups * deep, down.count), min(along_groups * wide, along.count)
     whole = rows == down.count and columns == along.count
     images = min(max(rest // (along_groups * down_groups), 1), windows.image.count) if whole else 1
@@ -200,6 +200,13 @@ def _last_tile(
         column_tiles=-(-along.count // columns), flat=False, cached=True, channels=channels,
         channel_tiles=-(-vectors // channels),
     )  # fmt: skip
+
+
+def _pixels_read(windows: Windows, of_thread: tuple[int, int], shape: tuple[int, int], threads: int) -> float:
+    """By a tile of `shape` threads down and along, for each result; threads that would have nothing to do count."""
+    read = windows.down.reach(shape[0] * of_thread[0]) * windows.along.reach(shape[1] * of_thread[1])
+    busy = prod(shape) * (threads // prod(shape)) if prod(shape) * 2 <= threads else prod(shape)
+    return read / prod(shape) / prod(of_thread) * threads / busy
 
 
 def _few(tile: WindowTile, windows: Windows, processors: int) -> bool:
