@@ -1,6 +1,6 @@
 """Real modules against the best of eager and torch.compile in all modes: ratios, time to a result, share in kernels.
 
-    python benchmarks/models.py [--only WORDS] [--devices 0,1] [--budget 60s] [--modes M,M] [--seconds 580] --json FILE
+    python benchmarks/models.py [--only WORDS] [--devices 0,1] [--budget 60s] [--seconds 580] --json FILE
     python benchmarks/models.py --show FILE      # as a Markdown table
 
 Each module of `zoo.py` is optimised and measured in a process of its own. Ours and the baselines take random turns, one
@@ -70,10 +70,10 @@ def step(zoo: Zoo, module: nn.Module) -> Any:
     return result
 
 
-def compiled(zoo: Zoo, modes: Sequence[str], limit_s: float) -> Iterator[tuple[str, Call | str]]:
+def compiled(zoo: Zoo, limit_s: float) -> Iterator[tuple[str, Call | str]]:
     """(mode, the call or why there is none) of each mode; the compiler's own caches are left as they are."""
     left_s = limit_s
-    for mode in modes:
+    for mode in MODES:
         torch._dynamo.reset()
         if left_s <= 0:
             yield mode, "no time was left to compile it"
@@ -115,9 +115,7 @@ def timed(call: Call, calls: int, flush: torch.Tensor | None) -> tuple[float, fl
     return begin.elapsed_time(between), start.elapsed_time(end) / calls
 
 
-def compared(
-    zoo: Zoo, ours: nn.Module, device: str, *, modes: Sequence[str], rounds: int, limit_s: float
-) -> Record:
+def compared(zoo: Zoo, ours: nn.Module, device: str, *, rounds: int, limit_s: float) -> Record:
     """Times in ms of each subject, cold and warm, and the ratio of the best of the others over ours."""
     calls: dict[str, Call] = {"ours": call_of(zoo, ours), "eager": call_of(zoo, zoo.module)}
     failures: dict[str, str] = {}
@@ -139,7 +137,7 @@ def compared(
 
     seen = play(("ours", "eager"), calls)
     beside["eager"] = against(seen["ours"], seen["eager"])
-    for mode, call in compiled(zoo, modes, limit_s):
+    for mode, call in compiled(zoo, limit_s):
         if isinstance(call, str):
             failures[mode] = call
             continue
@@ -175,10 +173,7 @@ def measured(name: str, asked: argparse.Namespace) -> Record:
     )  # fmt: skip
     took_s = time.monotonic() - started
     record = {"name": name, "status": result.status, "seconds": took_s, "own_share": result.summary.get("own_share")}
-    print(f"{name}: {result.status} in {took_s:.0f} s", file=sys.stderr, flush=True)
-    found = compared(
-        zoo, result.module, device, modes=asked.modes.split(","), rounds=asked.rounds, limit_s=asked.compile_limit
-    )
+    found = compared(zoo, result.module, device, rounds=asked.rounds, limit_s=asked.compile_limit)
     return record | found | {"fallbacks": result.fallbacks()}
 
 
@@ -238,7 +233,7 @@ def run(asked: argparse.Namespace) -> list[Record]:
     done = {r["name"] for r in records}
     names = [n for n in MODELS if n not in done and any(w in n for w in asked.only.split(";"))]
     command = [sys.executable, str(Path(__file__).resolve()), "--serve", "--budget", asked.budget, "--rounds",
-               str(asked.rounds), "--compile-limit", str(asked.compile_limit), "--modes", asked.modes]  # fmt: skip
+               str(asked.rounds), "--compile-limit", str(asked.compile_limit)]  # fmt: skip
     children = [Child(command, CUDA_VISIBLE_DEVICES=device) for device in asked.devices.split(",")]
     ends = time.monotonic() + asked.seconds
     for number, answer in spread(names, children, limit_s=asked.limit, ends=ends) if names else ():
@@ -258,8 +253,6 @@ def main() -> int:
     parser.add_argument("--devices", default="0")
     parser.add_argument("--budget", default="60s", help="of each `tilewright.optimize`")
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--modes", default=",".join(MODES), help="of torch.compile")
-    parser.add_argument("--modes", default=",".join(MODES), help="of torch.compile")
     parser.add_argument("--compile-limit", type=float, default=240.0, help="seconds that torch.compile's modes have")
     parser.add_argument("--limit", type=float, default=500.0, help="seconds for a module, all included")
     parser.add_argument("--seconds", type=float, default=1e9, help="for all; what has no result then has none yet")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import tvm_ffi
 
 from fakes.composed import all_of, case
 from fakes.realisers import H200, cuda

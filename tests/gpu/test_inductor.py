@@ -20,8 +20,7 @@ from tilewright.facts.space import point
 from tilewright.run.evaluator import Evaluator
 from tilewright.run.places import Places
 
-# What Inductor's own imports warn of must not end its compilation.
-pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 PROBLEM = """
 import torch
