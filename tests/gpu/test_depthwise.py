@@ -146,3 +146,15 @@ def test_channels_side_by_side(name, dtype, tmp_path):
     for settings in cuda.space(program).points:
         module.configure(**dict(settings))
         close(module.run(*operands), program, operands)
+
+
+def test_one_kernel_takes_many_numbers_of_images(tmp_path):
+    def make(images):
+        return convolution((images, 24, 14, 14), (3, 3), padding=1)
+
+    module = load_fused(make(64), tmp_path)
+    for images in (64, 65, 131, 640):
+        operands = kp.make_operands(make(images), "cuda", seed=images)
+        assert module.takes(images)
+        close(module.run(*operands), make(images), operands)
+    assert len(module._FUSED.objects) <= 3, "some are ragged, and many have larger tiles"

@@ -33,6 +33,7 @@ from tilewright_kernels.cuda.depthwise.launch import Depthwise
 from tilewright_kernels.cuda.depthwise.plan import DepthwiseSpec
 """
 _SPEC = """
+
 DEPTHWISE = DepthwiseSpec(source="{source}", weights="{weights}", prologue=prologue, factor=factor)
 """
 
