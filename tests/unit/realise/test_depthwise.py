@@ -11,7 +11,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fakes.composed import case, composed, load, matched, same
 from fakes.fused import load_fused
 from fakes.realisers import cpu, cuda, gpu
 from fakes.traced import only_program
@@ -22,8 +21,6 @@ from tilewright.realise.depthwise.renderer import fits
 from tilewright.realise.depthwise.shape import DepthwiseParts, depthwise
 from tilewright.realise.realiser import Fit, Refused
 from tilewright.realise.table import realisers
-
-__all__ = ["load"]  # a fixture
 
 
 def program(function: Callable[..., Any], *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Program:
@@ -69,42 +66,6 @@ def test_what_lies_around_is_zero() -> None:
     made = program(lambda x, w: F.conv2d(x, w, padding=1, groups=8), X, W)
     ones = tuple(replace(item, fill=1.0) if isinstance(item, Load) else item for item in made.body)
     assert depthwise(replace(made, body=ones)) == "something that is not 0 lies around the image"
-
-
-SOURCE = """
-import torch
-import torch.nn.functional as F
-from torch import nn
-
-
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.before, self.after = nn.BatchNorm2d(6), nn.BatchNorm2d(6)
-        self.inner = nn.Conv2d(6, 6, 3, 2, 1, groups=6, bias=False)
-
-    def forward(self, x):
-        return F.relu6(self.after(self.inner(F.relu6(self.before(x)))))
-"""
-
-
-@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last], ids=str)
-def test_a_composed_module_is_one_kernel_between_its_batch_norms(order: torch.memory_format, load: Any) -> None:
-    x = torch.randn(2, 6, 13, 16).to(memory_format=order)
-    facts = case(SOURCE, (x,), training=False)
-    (found,) = matched([facts])
-    assert [p.title for p in found.patterns] == ["batch_norm -> relu6 -> conv2d -> batch_norm -> relu6"]
-    candidate = composed(SOURCE, [facts], found=[found])
-    module = load(candidate)
-    names: dict[str, Any] = {}
-    exec(SOURCE, names)
-    torch.manual_seed(0)
-    theirs = names["Model"]().eval()
-    ours = module.Model().eval()
-    ours.load_state_dict(theirs.state_dict())
-    got, wanted = ours(x), theirs(x)
-    same(got, wanted)
-    assert got.stride() == wanted.stride()
 
 
 @pytest.mark.slow
