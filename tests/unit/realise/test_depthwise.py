@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,8 @@ from tilewright.realise.depthwise.renderer import fits
 from tilewright.realise.depthwise.shape import DepthwiseParts, depthwise
 from tilewright.realise.realiser import Fit, Refused
 from tilewright.realise.table import realisers
+
+from ..kernels.test_cuda_instructions import compiled
 
 
 def program(function: Callable[..., Any], *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Program:
@@ -97,6 +100,24 @@ def test_kernels_of_channels_side_by_side_compile_without_spilling(
     assert part.channels == 128 // (4 * dtype.itemsize) and made.domain[-1] == 96
     asked = demand(module._FUSED, gpu())
     assert asked["local_bytes"] == 0 and asked["threads"] == part.threads
+
+
+@pytest.mark.slow
+def test_a_tile_is_few_wide_reads_and_its_products(tmp_path: Path) -> None:
+    """Of 3x3 over lines of 512, eight results down and two along a thread: no more than what the tile needs."""
+    made = program(lambda x, w: F.conv2d(x, w, groups=8), (2, 8, 512, 512), W)
+    ptx, plan = compiled(made, tmp_path)
+    assert (plan.part.down, plan.part.along, plan.part.rows, plan.threads) == (8, 2, 8, 256)
+    lines = [line.split()[0].rstrip(";") for line in ptx.splitlines() if line.strip().endswith(";")]
+    found = Counter(name for name in lines if name.startswith(("ld.global", "ld.shared", "st.", "fma", "bar.sync")))
+    assert found == {
+        "ld.global.v4.b32": 5, "st.shared.v4.b32": 5, "ld.global.b32": 1, "st.shared.b32": 1, "bar.sync": 1,
+        "ld.shared.v2.b32": 20, "ld.shared.v4.b32": 3, "fma.rn.f32": 9 * 16, "st.global.v2.b32": 8,
+    }  # fmt: skip
+    order = [name for name in lines if name.startswith(("ld.global", "st.shared"))]
+    assert order[:5] == ["ld.global.v4.b32"] * 5, (
+        "all of a thread's vectors are on their way before anything is waited for"
+    )
 
 
 @pytest.mark.slow

@@ -89,7 +89,6 @@ class DepthwiseCta(ResultsCta):
 
     def run(self) -> None:
         self._stage_planes()
-        self._stage_weights()
         self._stage()
         cute.arch.sync_threads()
         planes, down, along = self.part.groups
@@ -185,7 +184,7 @@ class CachedCta(DepthwiseCta):
     """The same without lines in shared memory: threads read what they need, and find in the L1 what neighbours read."""
 
     def _stage(self) -> None:
-        """Nothing beside weights."""
+        self._stage_weights()
 
     def _line(self, place: tuple[Any, Any, Any], line: int) -> dict[int, Any]:
         (plane, row, column), tile, found = place, self.part, dict[int, Any]()

@@ -213,7 +213,8 @@ class StagedTile(StagedPlanes):
     """The tile's lines there, too."""
 
     def _stage(self) -> None:
-        """The tile's lines; several vectors of a thread are on their way at once."""
+        """The tile's lines and weights; several vectors of a thread are on their way at once, and weights beside the
+        first of them."""
         tile, words = self.part, -(-self.part.vector * ITEM_BYTES[self.operand.dtype] // 4)
         vectors = tile.planes * tile.lines * (tile.span // tile.vector)
         if tile.flat:
@@ -230,6 +231,8 @@ class StagedTile(StagedPlanes):
                 if (turn + 1) * tile.threads > vectors:
                     item = cutlass.min(item, Int32(vectors - 1))
                 asked.append(ask(item))
+            if begin == 0:
+                self._stage_weights()
             for arguments in asked:
                 take(*arguments)
 
