@@ -105,7 +105,7 @@ class Cta:
             make_rmem_tensor=lambda shape, dtype: Fragment(threads, shape[0], dtype), assume=self._assume,
             make_tensor=lambda pointer, shape: (pointer, shape[0]), autovec_copy=self._copy,
         )  # fmt: skip
-        self.cutlass = SimpleNamespace(min=np.minimum)
+        self.cutlass = SimpleNamespace(min=np.minimum, max=np.maximum)
         self.math = SimpleNamespace(
             cast=lambda x, dtype: x, stored=lambda x, dtype: x, both=np.logical_and,
             lane_of=lambda fragment, lane, dtype: fragment[lane], select=np.where,

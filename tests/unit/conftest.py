@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import kept
+from tilewright.frontend.lowering import depthwise
 from tilewright.kernels.cpu import build
 from tilewright.realise.conv import points as ways
 
@@ -99,3 +100,9 @@ def in_haste(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def proven_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when the likeliest ways of a convolution have run on a GPU."""
     monkeypatch.setattr(ways, "PROVEN", ways.LIKELIEST)
+
+
+@pytest.fixture
+def proposed_depthwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when depthwise convolutions have run on a GPU."""
+    monkeypatch.setattr(depthwise, "PROPOSED", True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..ir.program import RANKED, Program, Reduction
+from ..ir.program import RANKED, Program, Reduction, Statement
 from .pattern import Pattern
 from .problem import Target
 
@@ -61,19 +61,27 @@ class Rule:
         return next((r for r in self.realised if r.target == target), None)
 
 
-FEATURES = ("ranked", "gathers", "loads", "turned")
+FEATURES = ("ranked", "gathers", "weighted", "loads", "turned")
 
 
 def features(program: Program) -> frozenset[str]:
-    """Of FEATURES: it keeps the first of a row in order; it reads where values say, or at positions of its own; one
-    of its operands lies across the lanes."""
+    """Of FEATURES: it keeps the first of a row in order; it reads where values say, or at positions of its own,
+    sums of which are weighted; one of its operands lies across the lanes."""
     has = {
         "ranked": any(isinstance(item, Reduction) and item.op in RANKED for item in program.body),
         "gathers": any(load.args for load in program.loads),
+        "weighted": bool(program.loads) and _weighted(program),
         "loads": bool(program.loads),
         "turned": any(o.transposed for o in program.operands if not o.indexed),
     }
     return frozenset(name for name, there in has.items() if there)
+
+
+def _weighted(program: Program) -> bool:
+    """Whether products with what varies within a row are summed."""
+    along = any(not o.indexed and any(o.shape[d] > 1 for d in program.reduced) for o in program.operands)
+    products = {item.result for item in program.body if isinstance(item, Statement) and item.op == "mul"}
+    return along and any(isinstance(i, Reduction) and i.op == "sum" and i.arg in products for i in program.body)
 
 
 def rule_of(rules: tuple[Rule, ...], pattern: Pattern) -> Rule | None:

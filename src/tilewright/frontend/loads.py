@@ -18,6 +18,7 @@ from tilewright.ir.program import POINTWISE, REDUCTIONS, SCANS
 # reading it. A function of libm counts for several.
 MOST_REPEATED = 64
 FUNCTION_COST = 8
+WEIGHTED_TIMES = 9  # as which larger windows count, where weights are multiplied in: it is done once in a tile (GPUs)
 _CHEAP = frozenset({"neg", "abs", "sign", "floor", "ceil", "round", "trunc", "square", "reciprocal", "sqrt", "isnan",
                     "isinf", "logical_not", "bitwise_not", "to", "add", "sub", "mul", "div", "maximum", "minimum", "eq",
                     "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "bitwise_and",
@@ -65,10 +66,20 @@ class _Around:
         chain = self._chain(source, load.name)
         if not chain or len(load.sources) > 1:
             return None
-        times = prod(load.shape) / prod(source.shape)
-        if times * sum(_cost(n) for n in chain if prod(n.shape) == prod(source.shape)) > MOST_REPEATED:
+        times, costly = prod(load.shape) / prod(source.shape), chain
+        if self._weighted(load):
+            times, costly = min(times, WEIGHTED_TIMES), [n for n in chain if n.op != "to"]
+        if times * sum(_cost(n) for n in costly if prod(n.shape) == prod(source.shape)) > MOST_REPEATED:
             return None
         return _Move(self.nodes, load, source).nodes_for(chain)
+
+    def _weighted(self, load: Node) -> bool:
+        """Whether products of what is loaded are summed, as in a depthwise convolution."""
+        products = [load.name]
+        for ops in (("to",), ("mul",)):
+            found = [r for name in products for r in self.readers[name] if self.nodes[r].op in ops]
+            products = found or (products if ops == ("to",) else [])
+        return any(self.nodes[r].op == "sum" for name in products for r in self.readers[name])
 
     def _chain(self, source: Node, load: str) -> list[Node]:
         """The pointwise nodes that are there for this source alone, in the graph's order."""

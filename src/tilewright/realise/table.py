@@ -11,12 +11,13 @@ from ..facts.space import Point, Space
 from ..ir.program import Program
 from .conv import renderer as conv
 from .cpu import renderer as cpu
+from .depthwise import renderer as depthwise
 from .gemm import ampere
 from .gemm import renderer as gemm
 from .realiser import Fit, Realiser, Refused
 from .rows import renderer as rows
 
-REALISERS: tuple[Realiser, ...] = (conv, gemm, ampere, rows, cpu)  # of those that fit, the first makes the program
+REALISERS: tuple[Realiser, ...] = (conv, gemm, ampere, depthwise, rows, cpu)  # the first that fits makes a program
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from .ruled import ruled
 
 _FEATURES = {
     "ranked": "that keep the first k of a row in order", "gathers": "that gather by index",
+    "weighted": "that sum what they read at positions of their own, times weights",
     "loads": "that read at their own positions (windows, joins)", "turned": "with a transposed operand",
 }  # fmt: skip
 

@@ -60,7 +60,7 @@ class _Side:
         return last - (first if with_padding else first.do("maximum", 0))
 
 
-def _each(values: Sequence[int] | int, rank: int, default: Sequence[int] = ()) -> tuple[int, ...]:
+def each_side(values: Sequence[int] | int, rank: int, default: Sequence[int] = ()) -> tuple[int, ...]:
     """One value a side, from one for all or one for each."""
     given = tuple([values] if isinstance(values, int) else values) or tuple(default)
     return given * rank if len(given) == 1 else given
@@ -107,12 +107,12 @@ def _max_pool(rank: int) -> Lowering:
               ceil_mode: bool = False) -> tuple[Expr, Expr] | Expr:  # fmt: skip
         if x.dtype not in FLOATS:
             raise NotLowered
-        size = _each(kernel_size, rank)
+        size = each_side(kernel_size, rank)
         sides = [
             _Side(length=length, count=count, size=k, stride=s, padding=p, dilation=d)
             for length, count, k, s, p, d in zip(
-                x.shape[-rank:], b.outs[0].shape[-rank:], size, _each(stride, rank, size), _each(padding, rank),
-                _each(dilation, rank), strict=True)
+                x.shape[-rank:], b.outs[0].shape[-rank:], size, each_side(stride, rank, size), each_side(padding, rank),
+                each_side(dilation, rank), strict=True)
         ]  # fmt: skip
         windows, over = _windowed(b, x, sides, -math.inf)
         best = windows.reduce("max", over)
@@ -127,11 +127,11 @@ def _avg_pool(rank: int) -> Lowering:
               divisor_override: int | None = None) -> Expr:  # fmt: skip
         if x.dtype not in FLOATS:
             raise NotLowered
-        size = _each(kernel_size, rank)
+        size = each_side(kernel_size, rank)
         sides = [
             _Side(length=length, count=count, size=k, stride=s, padding=p)
             for length, count, k, s, p in zip(x.shape[-rank:], b.outs[0].shape[-rank:], size,
-                                              _each(stride, rank, size), _each(padding, rank), strict=True)
+                                              each_side(stride, rank, size), each_side(padding, rank), strict=True)
         ]  # fmt: skip
         windows, over = _windowed(b, x, sides, 0.0)
         total = windows.wide().reduce("sum", over)

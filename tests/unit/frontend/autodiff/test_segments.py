@@ -297,3 +297,16 @@ def test_segments_lie_between_what_torch_does() -> None:
         inside = {n.name for n in segment.forward.nodes}
         assert {*segment.inputs, *segment.outputs, *segment.saved} <= inside
         assert set(segment.kept) <= set(segment.inputs) and set(segment.graded) <= set(segment.outputs)
+
+
+@pytest.mark.usefixtures("proposed_depthwise")
+def test_a_depthwise_convolution_is_torchs_where_gradients_lead_through_its_image() -> None:
+    """Its weights' gradient alone is led through."""
+
+    def convolved(x: Tensor, w: Tensor) -> Tensor:
+        return torch.relu(F.conv2d(x * 2, w, padding=1, stride=2, groups=3)) + 1
+
+    x, w = leaf(2, 3, 7, 8), leaf(3, 1, 3, 3)
+    agree(convolved, x.detach(), w)
+    found = segments(traced(Of(convolved), [x, w]), products=True)
+    assert found and not any("conv2d" in name for s in found for name in s.calls)

@@ -27,7 +27,7 @@ from tilewright.realise.table import realisers
 from tilewright.report.rules import rules_page
 from tilewright.search.retrieve import rules
 
-pytestmark = pytest.mark.usefixtures("proven_convolutions")
+pytestmark = pytest.mark.usefixtures("proven_convolutions", "proposed_depthwise")
 
 ROOT = Path(__file__).parents[4]
 RULES = rules()

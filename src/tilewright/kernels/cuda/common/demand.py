@@ -28,13 +28,13 @@ from ..rows.ranking import queue_keys
 from .cubin import cubin_of, taken
 from .operands import overlap, passing_operands, resident_operands, stretch
 from .spec import Spec, reads
-from .views import ITEM_BYTES, contiguous
+from .views import ITEM_BYTES
 
 
 def demand(fused: Fused, device: Gpu) -> dict[str, int | str]:
     """What the launches of `fused` at its present knobs take; of several, the most that any takes. Read from the object
     in which they are kept, or compiled for this alone."""
-    walks = [o.strides or contiguous(o.shape) for o in fused.spec.operands]
+    walks = fused._walks(fused.spec)
     alignments = [ALIGNED] * len(walks)
     kept = fused.kept(walks, alignments, device)
     if kept is not None:
