@@ -93,32 +93,36 @@ def write_fused(folder: Path, module: nn.Module, inputs: tuple[Any, ...], *, tar
     problem = write_problem(module, inputs, folder / "problem").read_text()
     with torch.no_grad():
         graph = trace(module, inputs, {})
-    return _composed(folder, problem, graph, target)
+    return _composed(folder, problem, [graph], target)
 
 
 def fused_as_given(
     folder: Path, module: nn.Module, examples: list[ExampleCall], *, target: Target = "cpu"
 ) -> nn.Module:  # fmt: skip
-    """What `optimize` gives for the first of these examples, with nothing judged."""
+    """What `optimize` gives for these examples, with nothing judged."""
     trees = trees_of(module, examples)
     problem = write_examples(module, examples, trees, folder / "problem")
     names: dict[str, Any] = {"__file__": str(problem), "__name__": "captured"}
     exec(problem.read_text(), names)
+    graphs = [_traced_case(names, case, target) for case in names["CASES"]]
+    return replacement(module, _composed(folder, problem.read_text(), graphs, target), trees)
+
+
+def _traced_case(names: dict[str, Any], case: dict[str, Any], target: Target) -> Graph:
     with torch.device(target):
-        captured, given = names["Model"](), names["get_inputs"](example=0)
+        captured, given = names["Model"](*names["get_init_inputs"](**case)), names["get_inputs"](**case)
     with torch.no_grad():
-        graph = trace(captured, (), given) if isinstance(given, dict) else trace(captured, tuple(given), {})
-    return replacement(module, _composed(folder, problem.read_text(), graph, target), trees)
+        return trace(captured, (), given) if isinstance(given, dict) else trace(captured, tuple(given), {})
 
 
-def _composed(folder: Path, problem: str, graph: Graph, target: Target) -> Path:
+def _composed(folder: Path, problem: str, graphs: list[Graph], target: Target) -> Path:
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
     make: Any = InterpretingRenderer() if target == "cpu" else realisers(DEVICES_OF[target])
-    found = match_all([graph], unsupported=make.unsupported, space=make.space, tiny_bytes=0)
+    found = match_all(graphs, unsupported=make.unsupported, space=make.space, tiny_bytes=0)
     recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for m in found for p in m.patterns)
-    case = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
+    cases = [CaseFacts(inputs=(), outputs=(), work=work, graph=graph) for graph in graphs]
     write_candidate(
-        compose(problem, [case], found, recipe, device=DEVICES_OF[target], make=make),
+        compose(problem, cases, found, recipe, device=DEVICES_OF[target], make=make),
         folder / "candidate",
     )
     return folder / "candidate"
