@@ -7,12 +7,12 @@ import functools
 import importlib.util
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
 
 from ..facts.candidate import Candidate, SourceFile
@@ -24,10 +24,11 @@ from ..kernels.survey import GUARD
 from ..run.optimize import write_candidate
 from . import config
 from .called import let_be_called
-from .trees import PLAIN, Trees, adapted, layout
+from .trees import PLAIN, Trees, adapted
 
 _FALLBACKS = "_tilewright_fallbacks"
 _MODEL = "_tilewright_model"
+_WRITTEN = "_tilewright_names"  # of the attributes that hold what a call writes to
 _CASE = "_case_"  # how the methods begin that run kernels
 _Files = tuple[tuple[str, str], ...]  # path and text of each
 _classes: dict[tuple[str, type], type] = {}  # the latest of each candidate and class: copies from a file are of it
@@ -49,21 +50,22 @@ def repeated(module: nn.Module, first: nn.Module) -> nn.Module:
 def _over(module: nn.Module, kind: type) -> nn.Module:
     new = _empty(kind)
     new.__dict__.update(module.__dict__)
+    new.__dict__.update(dict.fromkeys(getattr(kind, _WRITTEN)))  # bound while a call writes to them
     new.__dict__[GUARD] = getattr(kind, _MODEL).guard(new)
     return new
 
 
-def adapted_module(module: nn.Module, trees: Trees) -> nn.Module:
-    """The module as it is judged: it takes and gives tensors in plain containers."""
+def adapted_module(module: nn.Module, trees: Trees, *, written: Mapping[str, Tensor]) -> nn.Module:
+    """The module as it is judged: it takes and gives tensors in plain containers, and `written` are its buffers."""
     if trees.plain:
         return module
     made = _empty(_adapted(type(module), trees))
-    made.__dict__.update(module.__dict__)
+    made.__dict__.update(module.__dict__, _buffers={**module._buffers, **written})
     return made
 
 
 def _adapted(base: type, trees: Trees) -> type:
-    kind: type = adapted(base, tuple(map(layout, trees.given)), trees.result is not None)
+    kind: type = adapted(base, trees.layouts(), trees.result is not None)
     return kind
 
 
@@ -83,6 +85,7 @@ def _class(candidate: Candidate, base: type, folder: Path, trees: Trees) -> type
     let_be_called(kind, base, trees, model)
     kind.__name__, kind.__qualname__ = base.__name__, base.__qualname__  # as its errors and its repr say
     setattr(kind, _MODEL, model)
+    setattr(kind, _WRITTEN, tuple(w.name for given in trees.given for w in given.written))
     for name in [name for name in vars(kind) if name.startswith(_CASE)]:
         setattr(kind, name, _tried(kind, name))
     return _registered(kind, candidate, base, model.FALLBACKS, trees)

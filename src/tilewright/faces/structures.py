@@ -1,0 +1,126 @@
+"""How a call's arguments are made of tensors: containers that torch knows, and plain objects that hold tensors.
+
+A cache is such an object: its tensors lie in its attributes, perhaps in further objects. It is taken apart into them,
+and everything else in it (numbers, devices, flags) belongs to its structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.utils._pytree as pytree
+from torch import nn
+
+_PLAIN = (torch.Tensor, nn.Module, type, str, int, float, complex, type(None), torch.dtype, torch.device)
+_DEEPEST = 8  # objects within objects
+Layout = tuple[Any, ...]  # (): a leaf; else the class of a container, what torch says of it, and the layouts in it
+OBJECT = "object"  # stands before an object's class, its attributes that hold no tensor, and the layout of the others
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """`spec` is what torch says, to which objects are leaves; `objects` are their layouts, () of any other leaf, and
+    the layout of its attributes of an object's."""
+
+    spec: pytree.TreeSpec
+    objects: tuple[Layout, ...]
+
+    def whole(self, leaves: Sequence[Any]) -> Any:
+        """The value with these leaves; objects are new ones."""
+        given = iter(leaves)
+        return pytree.tree_unflatten([_made(found, given) for found in self.objects], self.spec)
+
+    def layout(self) -> Layout:
+        """The structure as plain values, which travel."""
+        return layout(self.spec, iter(self.objects))
+
+    def kinds(self) -> list[type]:
+        """The classes of its containers and objects."""
+        found: dict[type, None] = {}
+        waiting = [self.layout()]
+        while waiting:
+            match waiting.pop():
+                case (str(), kind, _, inner):
+                    found[kind] = None
+                    waiting.append(inner)
+                case (kind, context, children):
+                    found[context if isinstance(context, type) else kind] = None
+                    waiting += children
+        return list(found)
+
+    def __reduce__(self) -> tuple[Any, ...]:  # torch's own specs of leaves warn when they are read
+        return _structure, (layout(self.spec), self.objects)
+
+
+def taken_apart(value: Any, depth: int = 0) -> tuple[list[Any], Structure]:
+    """The leaves of a value, and its structure."""
+    found, spec = pytree.tree_flatten(value)
+    leaves: list[Any] = []
+    objects: list[Layout] = []
+    for leaf in found:
+        held = _held(leaf, depth)
+        if held is None:
+            leaves.append(leaf)
+            objects.append(())
+            continue
+        inner, structure = taken_apart(held, depth + 1)
+        leaves += inner
+        rest = tuple((name, item) for name, item in vars(leaf).items() if name not in held)
+        objects.append((OBJECT, type(leaf), rest, structure.layout()))
+    return leaves, Structure(spec, tuple(objects))
+
+
+def layout(spec: pytree.TreeSpec, objects: Iterator[Layout] = iter(())) -> Layout:
+    """The structure as plain values; `objects`: the layouts of its leaves, none: they are no objects."""
+    if spec.is_leaf():
+        return next(objects, ())
+    return spec.type, spec.context, tuple([layout(child, objects) for child in spec.children()])
+
+
+def spec_of(found: Layout) -> pytree.TreeSpec:
+    return pytree.TreeSpec(found[0], found[1], list(map(spec_of, found[2]))) if found else pytree.tree_structure(0)
+
+
+def is_object(value: Any) -> bool:
+    """Whether it is a plain object that holds tensors."""
+    return _held(value, 0) is not None
+
+
+def _structure(spec: Layout, objects: tuple[Layout, ...]) -> Structure:
+    return Structure(spec_of(spec), objects)
+
+
+def _held(value: Any, depth: int) -> dict[str, Any] | None:
+    """The attributes that hold tensors, of an object that has such."""
+    if isinstance(value, _PLAIN) or callable(value) or depth >= _DEEPEST:
+        return None
+    fields = getattr(value, "__dict__", None)
+    if not isinstance(fields, dict):
+        return None
+    return {name: item for name, item in fields.items() if _holds(item, depth + 1)} or None
+
+
+def _holds(value: Any, depth: int) -> bool:
+    if isinstance(value, torch.Tensor):
+        return True
+    if isinstance(value, _PLAIN):
+        return False
+    if isinstance(value, list | tuple | dict):
+        return any(_holds(item, depth) for item in (value.values() if isinstance(value, dict) else value))
+    return any(isinstance(leaf, torch.Tensor) or _held(leaf, depth) for leaf in pytree.tree_leaves(value))
+
+
+def _made(found: Layout, leaves: Iterator[Any]) -> Any:
+    if not found:
+        return next(leaves)
+    if found[0] == OBJECT:
+        _, kind, rest, inner = found
+        value = object.__new__(kind)
+        value.__dict__.update(rest)
+        value.__dict__.update(_made(inner, leaves))
+        return value
+    kind, context, children = found
+    return pytree.SUPPORTED_NODES[kind].unflatten_fn([_made(child, leaves) for child in children], context)
