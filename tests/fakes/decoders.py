@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
@@ -151,9 +152,11 @@ def generated(model: nn.Module, prompt: Tensor, cache: StaticCache, tokens: int)
 
 
 def calls_of(model: nn.Module, generate: Callable[[], object]) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """The arguments of the first two calls of the model in there: with the prompt, and with one token."""
+    """Copies of the arguments of the first two calls of the model in there: with the prompt, and with one token."""
     calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
-    handle = model.register_forward_pre_hook(lambda _, args, kwargs: calls.append((args, kwargs)), with_kwargs=True)
+    handle = model.register_forward_pre_hook(
+        lambda _, args, kwargs: calls.append(copy.deepcopy((args, kwargs))), with_kwargs=True
+    )
     try:
         generate()
     finally:

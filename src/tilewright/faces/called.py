@@ -101,6 +101,7 @@ def let_be_called(kind: Any, base: type, trees: Trees, model: ModuleType) -> Non
     kind._tilewright_fall_back = fall_back
     if not trees.plain:
         kind.forward = forward
+        forward.__signature__ = inspect.signature(base.forward)  # type: ignore[attr-defined]  # generation asks
         kind._tilewright_written = lambda self, name: self.__dict__[name]
 
 

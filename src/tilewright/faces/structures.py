@@ -68,7 +68,7 @@ def taken_apart(value: Any, depth: int = 0) -> tuple[list[Any], Structure]:
             continue
         inner, structure = taken_apart(held, depth + 1)
         leaves += inner
-        rest = tuple((name, item) for name, item in vars(leaf).items() if name not in held)
+        rest = tuple((name, item) for name, item in sorted(vars(leaf).items()) if name not in held)
         objects.append((OBJECT, type(leaf), rest, structure.layout()))
     return leaves, Structure(spec, tuple(objects))
 
@@ -100,7 +100,7 @@ def _held(value: Any, depth: int) -> dict[str, Any] | None:
     fields = getattr(value, "__dict__", None)
     if not isinstance(fields, dict):
         return None
-    return {name: item for name, item in fields.items() if _holds(item, depth + 1)} or None
+    return {name: item for name, item in sorted(fields.items()) if _holds(item, depth + 1)} or None
 
 
 def _holds(value: Any, depth: int) -> bool:

@@ -19,6 +19,7 @@ import torch.utils._pytree as pytree
 from torch import nn
 
 from ..facts.errors import UserError
+from ..judge.candidate_process.load import last_line
 from ..kernels.survey import WRITTEN
 from .examples import ExampleCall
 from .recorded import put_back
@@ -219,12 +220,16 @@ class _Called:
         args, kwargs = structure.whole(mine)
         before = [leaf._version if isinstance(leaf, torch.Tensor) else 0 for leaf in mine]
         result = _result(module, args, kwargs)
-        if result is _FAILED:
+        if isinstance(result, _Failed):
+            if structure.objects != ((),) * len(leaves):  # a cache that is full, perhaps
+                told = f"{type(module).__name__}.forward does not take the example: {result.why}"
+                raise UserError(f"example_inputs: {told}")
             return _Called(given=Given(structure))
         after, now = taken_apart((args, kwargs))
         if now != structure or any(a is not b for a, b in zip(mine, after, strict=True)):
             raise UserError(
-                f"{type(module).__name__}.forward puts new tensors into an argument; return them in its result"
+                f"{type(module).__name__}.forward puts new tensors into an argument; return them in its result, or give "
+                "a cache that has its memory before the call"
             )
         moved = [i for i, leaf in enumerate(mine) if isinstance(leaf, torch.Tensor) and leaf._version != before[i]]
         given = Given(structure, tuple(Written.of(i, n, leaves[i]) for n, i in enumerate(moved)))
@@ -233,7 +238,9 @@ class _Called:
         return _Called(given=given, spec=spec, leaves=found, plain=plain)
 
 
-_FAILED = object()
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    why: str
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
@@ -242,15 +249,15 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _result(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What forward gives; _FAILED where it can't be called so (the judge then says more). A copy of the module over the
+    """What forward gives; _Failed where it can't be called so (the judge then says more). A copy of the module over the
     same tensors is called, so that what it notes in attributes stays out of the user's."""
     tensors = (*module.parameters(), *module.buffers())
     try:
         twin = copy.deepcopy(module, {id(tensor): tensor for tensor in tensors})
         with torch.no_grad(), put_back(module):
             return twin.forward(*args, **kwargs)
-    except Exception:  # of as many kinds as code and operators have
-        return _FAILED
+    except Exception as error:  # of as many kinds as code and operators have
+        return _Failed(f"{type(error).__name__}: {last_line(error)}"[:300])
 
 
 def _opened(

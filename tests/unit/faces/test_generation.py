@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 import pickle
 import threading
@@ -38,15 +39,28 @@ def examples(block: type[nn.Module], batch: int = 2, prompt: int = 5) -> list[Ex
     ]
 
 
-def made(folder: Path, block: type[nn.Module]) -> tuple[nn.Module, nn.Module]:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fused")
+
+
+@functools.cache
+def fused(folder: Path, block: type[nn.Module]) -> tuple[nn.Module, nn.Module]:
     torch.manual_seed(0)
     model = CachedDecoder(block).eval()
-    return model, net.fused_as_given(folder, copy.deepcopy(model), examples(block))
+    return model, net.fused_as_given(folder / block.__name__, copy.deepcopy(model), examples(block))
+
+
+def made(folder: Path, block: type[nn.Module]) -> tuple[nn.Module, nn.Module]:
+    """The module, and what `optimize` gives for it, with no fallback counted."""
+    model, mine = fused(folder, block)
+    type(mine)._tilewright_fallbacks.clear()  # type: ignore[attr-defined]
+    return model, mine
 
 
 @BLOCKS
-def test_tokens_are_generated_from_a_cache_of_the_callers(block: type[nn.Module], tmp_path: Path) -> None:
-    model, mine = made(tmp_path, block)
+def test_tokens_are_generated_from_a_cache_of_the_callers(block: type[nn.Module], folder: Path) -> None:
+    model, mine = made(folder, block)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for _ in range(2):  # another prompt, and a cache of its own
@@ -59,8 +73,8 @@ def test_tokens_are_generated_from_a_cache_of_the_callers(block: type[nn.Module]
     assert not fallbacks(mine)
 
 
-def test_the_result_holds_the_cache_that_was_given_and_the_module_keeps_none(tmp_path: Path) -> None:
-    _, mine = made(tmp_path, LlamaBlock)
+def test_the_result_holds_the_cache_that_was_given_and_the_module_keeps_none(folder: Path) -> None:
+    _, mine = made(folder, LlamaBlock)
     cache = StaticCache(2, heads=2)
     with torch.no_grad():
         assert mine(torch.randint(WORDS, (2, 1)), cache=cache, cache_position=torch.tensor([0])).cache is cache
@@ -70,8 +84,8 @@ def test_the_result_holds_the_cache_that_was_given_and_the_module_keeps_none(tmp
     assert gone() is None
 
 
-def test_another_batch_and_a_prompt_of_another_length_run_the_original(tmp_path: Path) -> None:
-    model, mine = made(tmp_path, LlamaBlock)
+def test_another_batch_and_a_prompt_of_another_length_run_the_original(folder: Path) -> None:
+    model, mine = made(folder, LlamaBlock)
     prompt = torch.randint(WORDS, (3, 4))
     with pytest.warns(RuntimeWarning, match="no case has this signature"):
         tokens = generated(mine, prompt, StaticCache(3, heads=2), 3)
@@ -79,8 +93,8 @@ def test_another_batch_and_a_prompt_of_another_length_run_the_original(tmp_path:
     assert sum(fallbacks(mine).values()) == 3
 
 
-def test_caches_that_share_memory_run_the_original(tmp_path: Path) -> None:
-    model, mine = made(tmp_path, LlamaBlock)
+def test_caches_that_share_memory_run_the_original(folder: Path) -> None:
+    model, mine = made(folder, LlamaBlock)
     caches = [StaticCache(2, heads=2) for _ in range(2)]
     for cache in caches:
         cache.layers[1].keys = cache.layers[0].keys
@@ -91,8 +105,8 @@ def test_caches_that_share_memory_run_the_original(tmp_path: Path) -> None:
     torch.testing.assert_close(caches[0].tensors(), caches[1].tensors())
 
 
-def test_copies_go_on_with_a_cache(tmp_path: Path) -> None:
-    model, mine = made(tmp_path, LlamaBlock)
+def test_copies_go_on_with_a_cache(folder: Path) -> None:
+    model, mine = made(folder, LlamaBlock)
     prompt = torch.randint(WORDS, (2, 5))
     wanted = generated(model, prompt, StaticCache(2, heads=2), 4)
     for other in (copy.deepcopy(mine), pickle.loads(pickle.dumps(mine))):
@@ -100,8 +114,8 @@ def test_copies_go_on_with_a_cache(tmp_path: Path) -> None:
     assert mine.state_dict().keys() == model.state_dict().keys() and not fallbacks(mine)
 
 
-def test_two_threads_have_caches_of_their_own(tmp_path: Path) -> None:
-    model, mine = made(tmp_path, LlamaBlock)
+def test_two_threads_have_caches_of_their_own(folder: Path) -> None:
+    model, mine = made(folder, LlamaBlock)
     prompts = [torch.randint(WORDS, (2, 5)) for _ in range(4)]
     found: dict[int, Tensor] = {}
 
@@ -118,8 +132,9 @@ def test_two_threads_have_caches_of_their_own(tmp_path: Path) -> None:
     assert not fallbacks(mine)
 
 
-def test_under_torch_compile_the_original_is_traced(tmp_path: Path) -> None:
-    model, mine = made(tmp_path, LlamaBlock)
+@pytest.mark.filterwarnings("ignore")
+def test_under_torch_compile_the_original_is_traced(folder: Path) -> None:
+    model, mine = made(folder, LlamaBlock)
     compiled = torch.compile(mine, backend="eager")
     prompt = torch.randint(WORDS, (2, 5))
     tokens = generated(compiled, prompt, StaticCache(2, heads=2), 3)
