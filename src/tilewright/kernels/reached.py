@@ -17,6 +17,7 @@ _UNNAMED = frozenset({"__getattr__", "__getattribute__", "__getitem__", "__iter_
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType)
 _HEAP = 1 << 9  # among a class's flags: it can be changed
 _FILES = 6  # of files within files
+_REGISTRIES = frozenset({"copy", "copyreg"})  # files whose tables lead to whoever registered classes there
 
 
 class ReachedCode:
@@ -132,12 +133,13 @@ class ReachedCode:
     def _space(self, space: dict[str, Any], mentioned: Set[str], names: set[str], depth: int) -> None:
         """Note what of a file's names is mentioned, and, where that is a module (`torch.nn.functional`), which of
         `names` are its."""
+        file = space.get("__name__")
         for name in sorted(mentioned & space.keys()):
             value = space[name]
             if isinstance(value, types.ModuleType):
                 if depth < _FILES:
                     self._space(vars(value), names, names, depth + 1)
-            elif callable(value) or not (depth and is_torch(space.get("__name__"))):
+            elif callable(value) or not ((depth and is_torch(file)) or file in _REGISTRIES):
                 self._globals[id(space), name] = space, name
                 self.read_functions(value)
 
