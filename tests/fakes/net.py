@@ -20,12 +20,15 @@ from tilewright.faces.trees import trees_of
 from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Target, Work
 from tilewright.facts.run import CaseFacts
-from tilewright.frontend.trace import trace
+from tilewright.frontend.trace import trace, trace_training
 from tilewright.fusion import match_all
 from tilewright.ir.graph import Graph
+from tilewright.judge.candidate_process import values
+from tilewright.judge.reference_process.learn import learn
 from tilewright.realise.compose import compose
 from tilewright.realise.table import realisers
 from tilewright.run.optimize import write_candidate
+from tilewright.run.training import match_training
 
 BIAS = 0.25  # of the file: read by name in each call
 
@@ -113,6 +116,24 @@ def _traced_case(names: dict[str, Any], case: dict[str, Any], target: Target) ->
         captured, given = names["Model"](*names["get_init_inputs"](**case)), names["get_inputs"](**case)
     with torch.no_grad():
         return trace(captured, (), given) if isinstance(given, dict) else trace(captured, tuple(given), {})
+
+
+def fused_training(folder: Path, module: nn.Module, args: tuple[Any, ...]) -> nn.Module:
+    """What `optimize` gives in mode "training", with nothing judged."""
+    problem = write_problem(module, args, folder / "problem").read_text()
+    tensors = [a for a in args if isinstance(a, Tensor)]
+    text = values.encode(list(args), [])
+    gradients, _ = learn(module, text, tensors, [i for i, t in enumerate(tensors) if t.requires_grad])
+    graph, make = trace_training(module, args, {}, tensors, gradients), InterpretingRenderer()
+    found = match_training(
+        graph, unsupported=make.unsupported, space=make.space, first_id=0, first_segment=0, case=0
+    )  # fmt: skip
+    recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in found.patterns)
+    work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
+    case = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
+    candidate = compose(problem, [case], [found], recipe, device=DEVICES_OF["cpu"], make=make)
+    write_candidate(candidate, folder / "candidate")
+    return replacement(module, folder / "candidate")
 
 
 def _composed(folder: Path, problem: str, graphs: list[Graph], target: Target) -> Path:
