@@ -71,9 +71,7 @@ class CachedAttention(nn.Module):
         self.out = nn.Linear(WIDTH, WIDTH, bias=not turns)
 
     def forward(self, x: Tensor, cache: StaticCache, places: Tensor) -> Tensor:
-        q, k, v = (
-            part(x).unflatten(-1, (-1, SIZE)).transpose(1, 2) for part in (self.query, self.key, self.value)
-        )
+        q, k, v = (part(x).unflatten(-1, (-1, SIZE)).transpose(1, 2) for part in (self.query, self.key, self.value))
         if self.turns:
             q, k = turned(q, places), turned(k, places)
         k, v = cache.layers[self.index].update(k, v)

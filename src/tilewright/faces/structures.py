@@ -73,10 +73,10 @@ def taken_apart(value: Any, depth: int = 0) -> tuple[list[Any], Structure]:
     return leaves, Structure(spec, tuple(objects))
 
 
-def layout(spec: pytree.TreeSpec, objects: Iterator[Layout] = iter(())) -> Layout:
-    """The structure as plain values; `objects`: the layouts of its leaves, none: they are no objects."""
+def layout(spec: pytree.TreeSpec, objects: Iterator[Layout] | None = None) -> Layout:
+    """The structure as plain values; `objects`: the layouts of its leaves; None: they are no objects."""
     if spec.is_leaf():
-        return next(objects, ())
+        return next(objects) if objects is not None else ()
     return spec.type, spec.context, tuple([layout(child, objects) for child in spec.children()])
 
 

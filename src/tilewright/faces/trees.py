@@ -117,7 +117,7 @@ class Trees:
     def kinds(self) -> list[type]:
         """The classes of its containers."""
         found = [kind for given in self.given for kind in given.structure.kinds()]
-        found += Structure(self.result, ()).kinds() if self.result is not None else []
+        found += Structure(self.result, ((),) * self.result.num_leaves).kinds() if self.result is not None else []
         return list(dict.fromkeys(found))
 
     def layouts(self) -> tuple[tuple[Layout, tuple[tuple[int, str], ...]], ...]:
@@ -228,8 +228,8 @@ class _Called:
         after, now = taken_apart((args, kwargs))
         if now != structure or any(a is not b for a, b in zip(mine, after, strict=True)):
             raise UserError(
-                f"{type(module).__name__}.forward puts new tensors into an argument; return them in its result, or give "
-                "a cache that has its memory before the call"
+                f"{type(module).__name__}.forward puts new tensors into an argument; return them in its result, or "
+                "give a cache that has its memory before the call"
             )
         moved = [i for i, leaf in enumerate(mine) if isinstance(leaf, torch.Tensor) and leaf._version != before[i]]
         given = Given(structure, tuple(Written.of(i, n, leaves[i]) for n, i in enumerate(moved)))

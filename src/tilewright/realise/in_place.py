@@ -59,7 +59,7 @@ def _chain(graph: Graph, target: str, value: str) -> list[Call]:
         call = calls.get(nodes[value].origin)
         if call is None or call.target not in {*_WRITERS, *_PARTS} or call.results != (value,):
             return []
-        first, *others = call.args
+        first = call.args[0]
         if not isinstance(first, Ref) or nodes[value].op != "call" or not _by_place(call):
             return []
         chain.insert(0, call)

@@ -10,7 +10,7 @@ from ..facts.candidate import Candidate, SourceFile
 from ..facts.document import Document
 from ..facts.pattern import Choice, Pattern, Recipe, subproblem_of, subproblems_written
 from ..facts.realised import Known
-from ..facts.run import AGENT, GIVEN, CaseFacts, Matched, Request, SearchContext
+from ..facts.run import AGENT, GIVEN, CaseFacts, Matched, Request, SearchContext, patterns_by_id
 from ..realise.compose import compose
 from ..realise.digests import skeleton_digests
 from ..realise.written.near import skeletons_near
@@ -90,7 +90,7 @@ class Learning:
         if not steps:
             return ()
         cases = tuple(replace(case, graph=case.rewritten or case.graph) for case in given)
-        first = sum(len(m.patterns) for m in matched)
+        first = len(patterns_by_id(matched))
         found = found_patterns(cases, self._opened.device, first_id=first, allow_tf32=self._problem.allow_tf32)
         if all(map(_only_spares, given)) and not any(map(_has_zeros, (p for m in found for p in m.patterns))):
             return ()  # no kernel of this target leaves zeros out
@@ -137,7 +137,7 @@ class Learning:
     def _start(self, matched: tuple[Matched, ...], remembered: Recipe) -> Candidate | None:
         """Every pattern realised, at the point that won before or the likeliest one; None where nothing matched."""
         known = {choice.pattern: choice.point for choice in remembered}
-        patterns = [p for m in matched for p in m.patterns]
+        patterns = patterns_by_id(matched).values()
         recipe = tuple(Choice(pattern=p.id, point=known.get(p.id, p.space.points[0])) for p in patterns)
         problem = self._problem
         return (

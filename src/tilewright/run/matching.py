@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from ..facts.candidate import Candidate
 from ..facts.device import Device
 from ..facts.devices import device_of
 from ..facts.pattern import Recipe
 from ..facts.run import CaseFacts, Matched, SearchContext
-from ..fusion import match
+from ..fusion import SharedKernels, match
 from ..realise.compose import compose
 from ..realise.table import realisers
 from .training import match_training
@@ -18,19 +16,22 @@ from .training import match_training
 def found_patterns(
     cases: tuple[CaseFacts, ...], device: Device, *, first_id: int = 0, allow_tf32: bool = False
 ) -> tuple[Matched, ...]:
-    """The patterns of every case, numbered through; a case that could not be traced has none."""
+    """The patterns of every case, numbered through, those with the same kernel once; a case that could not be traced
+    has none."""
     make = realisers(device)
-    one = partial(match, unsupported=make.unsupported, space=make.space, allow_tf32=allow_tf32)
-    training = partial(match_training, unsupported=make.unsupported, space=make.space, allow_tf32=allow_tf32)
+    shared = {
+        "unsupported": make.unsupported, "space": make.space, "allow_tf32": allow_tf32,
+        "known": SharedKernels(make.any_rows), "first_id": first_id,
+    }  # fmt: skip
     found: list[Matched] = []
     for index, case in enumerate(cases):
-        first, before = first_id + sum(len(m.patterns) for m in found), sum(len(m.segments) for m in found)
+        before = sum(len(m.segments) for m in found)
         if case.graph is None:
             found.append(Matched(case=index, patterns=(), unmatched=(case.trace_failure,)))
         elif case.graph.wanted:
-            found.append(training(case.graph, case=index, first_id=first, first_segment=before))
+            found.append(match_training(case.graph, case=index, first_segment=before, **shared))
         else:
-            found.append(one(case.graph, case=index, first_id=first))
+            found.append(match(case.graph, case=index, **shared))
     return tuple(found)
 
 

@@ -33,7 +33,7 @@ from ..facts.move import (
 )
 from ..facts.outcome import Captured, Failure, Inspected, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
-from ..facts.run import AGENT, GIVEN, Request, SearchContext, Timing
+from ..facts.run import AGENT, GIVEN, Request, SearchContext, Timing, patterns_by_id
 from ..facts.time_budget import TimeBudget
 from ..facts.verdict import Verified
 from ..judge import sanitize as sanitizing
@@ -48,7 +48,7 @@ from .places import Places, Say
 from .realisations import realised_by
 from .remote import Remote, bundle_folder
 from .winnable import say_winnable
-from .winners import kept_as, patterns_by_id, winner_of
+from .winners import kept_as, winner_of
 
 _USUAL = Timing()
 _LEAST_OF_RESUMED = 0.25  # of the budget, for a run that goes on after its time

@@ -15,7 +15,7 @@ from ..facts.errors import UserError
 from ..facts.move import Event, Tune
 from ..facts.outcome import Tuned
 from ..facts.problem import Problem
-from ..facts.run import Request, SearchContext, Timing
+from ..facts.run import Request, SearchContext, Timing, patterns_by_id
 from ..facts.winner import Winner
 from ..search.strategies import tune as strategy
 from ..search.strategies.tuning import winning
@@ -24,7 +24,7 @@ from .drive import drive
 from .evaluator import Evaluator
 from .optimize import progress
 from .places import Places
-from .winners import kept_as, patterns_by_id, winner_of
+from .winners import kept_as, winner_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from ..facts.machine import Machine
 from ..facts.move import Event, Tune
 from ..facts.outcome import Tuned
 from ..facts.pattern import Choice, Pattern, Recipe
-from ..facts.run import Matched, SearchContext
+from ..facts.run import Matched, SearchContext, patterns_by_id
 from ..facts.space import Point
 from ..facts.version import VERSION
 from ..facts.winner import Winner, toolchain
@@ -113,7 +113,3 @@ def winner_of(context: SearchContext, event: Event, point: Point, *, found_at: s
         ),
         floor_share=context.machine.floor_ns(context.cases[0].work) / time_ns.mid, found_at=found_at,
     )  # fmt: skip
-
-
-def patterns_by_id(matched: Sequence[Matched]) -> dict[str, Pattern]:
-    return {p.id: p for m in matched for p in m.patterns}

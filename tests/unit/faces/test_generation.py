@@ -19,7 +19,14 @@ from torch import Tensor, nn
 
 from fakes import net
 from fakes.decoders import (
-    WORDS, CachedDecoder, GPT2Block, LlamaBlock, StaticCache, calls_of, generated, groups_of,
+    WORDS,
+    CachedDecoder,
+    GPT2Block,
+    LlamaBlock,
+    StaticCache,
+    calls_of,
+    generated,
+    groups_of,
 )
 from tilewright.faces.called import SHARED
 from tilewright.faces.examples import ExampleCall

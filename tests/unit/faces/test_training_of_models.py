@@ -1,4 +1,4 @@
-"""Training as users do it: autocast, checkpoints and DistributedDataParallel keep the fused path, or run the original."""
+"""Training as users do it: autocast, checkpoints, DistributedDataParallel keep the fused path or run the original."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_what_forward_enters_itself_is_fused(way: str, rtol: float, atol: float,
 
 
 def test_reentrant_checkpoints_inside_are_refused_in_a_line(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="an autograd.Function of the module's own"):
+    with pytest.raises(ValueError, match=r"an autograd\.Function of the module's own"):
         pair(tmp_path, "reentrant")
 
 
