@@ -264,7 +264,8 @@ def _opened(
     result: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], written: Sequence[torch.Tensor]
 ) -> tuple[pytree.TreeSpec, tuple[tuple[Any, ...], ...]]:
     """The structure of a result, and its leaves. An object that came as an argument is one leaf."""
-    keys: dict[int, Key] = {id(value): key for key, value in (*enumerate(args), *kwargs.items()) if is_object(value)}
+    named: list[tuple[Key, Any]] = [*enumerate(args), *kwargs.items()]
+    keys = {id(value): key for key, value in named if is_object(value)}
     leaves, spec = pytree.tree_flatten(result, is_leaf=lambda value: id(value) in keys)
     numbers = {id(tensor): number for number, tensor in enumerate(written)}
     found: list[tuple[Any, ...]] = []

@@ -70,7 +70,6 @@ def match_segments(
     case: int = 0,
     tiny_bytes: int = TINY_BYTES,
     allow_tf32: bool = False,
-    known: SharedKernels | None = None,
 ) -> Matched:
     """The same for training: the patterns of the segments' forward and backward graphs. Segments of which nothing is
     found forward are left to torch."""
@@ -82,7 +81,7 @@ def match_segments(
     left = tuple(f"{c.target}: no skeleton" for c in graph.calls if c.name in working and not c.view)
     whole = _Found([site for f in found for site in f.matches])
     unmatched = (*left, *(line for f in found for line in f.unmatched))
-    matched = _numbered(case, whole, space, SharedKernels() if known is None else known, first_id)
+    matched = _numbered(case, whole, space, SharedKernels(), first_id)
     return replace(matched, unmatched=unmatched, segments=tuple(s for s, _ in used))
 
 

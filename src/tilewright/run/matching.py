@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ..facts.candidate import Candidate
 from ..facts.device import Device
 from ..facts.devices import device_of
@@ -16,22 +18,21 @@ from .training import match_training
 def found_patterns(
     cases: tuple[CaseFacts, ...], device: Device, *, first_id: int = 0, allow_tf32: bool = False
 ) -> tuple[Matched, ...]:
-    """The patterns of every case, numbered through, those with the same kernel once; a case that could not be traced
-    has none."""
+    """The patterns of every case, numbered through, in inference those with the same kernel once; a case that could not
+    be traced has none."""
     make = realisers(device)
-    shared = {
-        "unsupported": make.unsupported, "space": make.space, "allow_tf32": allow_tf32,
-        "known": SharedKernels(make.any_rows), "first_id": first_id,
-    }  # fmt: skip
+    shared = SharedKernels(make.any_rows)
+    one = partial(match, unsupported=make.unsupported, space=make.space, allow_tf32=allow_tf32, known=shared)
+    training = partial(match_training, unsupported=make.unsupported, space=make.space, allow_tf32=allow_tf32)
     found: list[Matched] = []
     for index, case in enumerate(cases):
-        before = sum(len(m.segments) for m in found)
+        first, before = first_id + sum(len(m.patterns) for m in found), sum(len(m.segments) for m in found)
         if case.graph is None:
             found.append(Matched(case=index, patterns=(), unmatched=(case.trace_failure,)))
         elif case.graph.wanted:
-            found.append(match_training(case.graph, case=index, first_segment=before, **shared))
+            found.append(training(case.graph, case=index, first_id=first, first_segment=before))
         else:
-            found.append(match(case.graph, case=index, **shared))
+            found.append(one(case.graph, case=index, first_id=first_id))
     return tuple(found)
 
 

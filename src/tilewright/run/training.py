@@ -8,7 +8,7 @@ from dataclasses import replace
 from ..facts.run import Matched
 from ..facts.segment import Segment
 from ..facts.space import Space
-from ..fusion import SharedKernels, match_segments, unmade_products
+from ..fusion import match_segments, unmade_products
 from ..ir.graph import Graph
 from ..ir.program import Program
 
@@ -19,7 +19,7 @@ PRODUCTS = True
 
 def match_training(
     graph: Graph, *, unsupported: Callable[[Program], str | None], space: Callable[[Program], Space], first_id: int,
-    first_segment: int, case: int, allow_tf32: bool = False, known: SharedKernels | None = None,
+    first_segment: int, case: int, allow_tf32: bool = False,
 ) -> Matched:  # fmt: skip
     """The segments of a training graph and the patterns in them. `loose` as for `match`."""
     from ..frontend.autodiff import segments  # imports torch, which a user's mistake needn't wait for
@@ -30,7 +30,7 @@ def match_training(
     )  # autograd's own stay so
     cut = [_with(s, early) for s in segments(graph, first_id=first_segment, products=PRODUCTS, but=but)]
     return match_segments(graph, cut, unsupported=unsupported, space=space, first_id=first_id, case=case,
-                          allow_tf32=allow_tf32, known=known)  # fmt: skip
+                          allow_tf32=allow_tf32)  # fmt: skip
 
 
 def _with(segment: Segment, rewrite: Callable[[Graph], Graph]) -> Segment:
