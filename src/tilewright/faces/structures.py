@@ -21,7 +21,7 @@ OBJECT = "object"  # stands before an object's class, its attributes that hold n
 
 
 @dataclass(frozen=True, slots=True)
-class Structure:
+class ArgumentTree:
     """`spec` is what torch says, to which objects are leaves; `objects` are their layouts, () of any other leaf, and
     the layout of its attributes of an object's."""
 
@@ -55,7 +55,7 @@ class Structure:
         return _structure, (layout(self.spec), self.objects)
 
 
-def taken_apart(value: Any, depth: int = 0) -> tuple[list[Any], Structure]:
+def taken_apart(value: Any, depth: int = 0) -> tuple[list[Any], ArgumentTree]:
     """The leaves of a value, and its structure."""
     found, spec = pytree.tree_flatten(value)
     leaves: list[Any] = []
@@ -70,7 +70,7 @@ def taken_apart(value: Any, depth: int = 0) -> tuple[list[Any], Structure]:
         leaves += inner
         rest = tuple((name, item) for name, item in sorted(vars(leaf).items()) if name not in held)
         objects.append((OBJECT, type(leaf), rest, structure.layout()))
-    return leaves, Structure(spec, tuple(objects))
+    return leaves, ArgumentTree(spec, tuple(objects))
 
 
 def layout(spec: pytree.TreeSpec, objects: Iterator[Layout] | None = None) -> Layout:
@@ -89,8 +89,8 @@ def is_object(value: Any) -> bool:
     return _held(value, 0) is not None
 
 
-def _structure(spec: Layout, objects: tuple[Layout, ...]) -> Structure:
-    return Structure(spec_of(spec), objects)
+def _structure(spec: Layout, objects: tuple[Layout, ...]) -> ArgumentTree:
+    return ArgumentTree(spec_of(spec), objects)
 
 
 def _held(value: Any, depth: int) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from ..judge.candidate_process.load import last_line
 from ..kernels.survey import WRITTEN
 from .examples import ExampleCall
 from .recorded import put_back
-from .structures import Layout, Structure, is_object, layout, spec_of, taken_apart
+from .structures import ArgumentTree, Layout, is_object, layout, spec_of, taken_apart
 
 _SCALARS = (int, float, bool, str, type(None))
 _TENSOR, _WRITTEN, _ARGUMENT = "tensor", "written", "argument"  # in `Trees.leaves`
@@ -31,7 +31,7 @@ Key = int | str  # an argument's position or name
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenTensor:
     """A tensor among the leaves of the arguments that forward writes to, and the buffer that stands for it. Buffers of
     the same number, type, shape and strides are one."""
 
@@ -39,17 +39,17 @@ class Written:
     name: str
 
     @staticmethod
-    def of(leaf: int, number: int, tensor: torch.Tensor) -> Written:
+    def of(leaf: int, number: int, tensor: torch.Tensor) -> WrittenTensor:
         look = "_".join(map(str, (*tensor.shape, "by", *tensor.stride())))
-        return Written(leaf, f"{WRITTEN}{number}_{str(tensor.dtype).removeprefix('torch.')}_{look}")
+        return WrittenTensor(leaf, f"{WRITTEN}{number}_{str(tensor.dtype).removeprefix('torch.')}_{look}")
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class CallTree:
     """The structure of (args, kwargs) of some calls, and what these write to."""
 
-    structure: Structure
-    written: tuple[Written, ...] = ()
+    structure: ArgumentTree
+    written: tuple[WrittenTensor, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Trees:
     the structure of what forward gives; None: plain. `leaves` are the result's: ("tensor",), ("value", its value),
     ("written", the number of a tensor that forward writes to), or ("argument", position or name of the whole)."""
 
-    given: tuple[Given, ...] = ()
+    given: tuple[CallTree, ...] = ()
     result: pytree.TreeSpec | None = None
     leaves: tuple[tuple[Any, ...], ...] = ()
 
@@ -117,7 +117,7 @@ class Trees:
     def kinds(self) -> list[type]:
         """The classes of its containers."""
         found = [kind for given in self.given for kind in given.structure.kinds()]
-        found += Structure(self.result, ((),) * self.result.num_leaves).kinds() if self.result is not None else []
+        found += ArgumentTree(self.result, ((),) * self.result.num_leaves).kinds() if self.result is not None else []
         return list(dict.fromkeys(found))
 
     def layouts(self) -> tuple[tuple[Layout, tuple[tuple[int, str], ...]], ...]:
@@ -128,12 +128,12 @@ class Trees:
         return _of_layouts, (self.given, None if self.result is None else layout(self.result), self.leaves)
 
 
-def _of_layouts(given: tuple[Given, ...], result: Layout | None, leaves: tuple[tuple[Any, ...], ...]) -> Trees:
+def _of_layouts(given: tuple[CallTree, ...], result: Layout | None, leaves: tuple[tuple[Any, ...], ...]) -> Trees:
     return Trees(given=given, result=None if result is None else spec_of(result), leaves=leaves)
 
 
-def _fits(leaf: Any, written: Written, number: int) -> bool:
-    return isinstance(leaf, torch.Tensor) and Written.of(written.leaf, number, leaf) == written
+def _fits(leaf: Any, written: WrittenTensor, number: int) -> bool:
+    return isinstance(leaf, torch.Tensor) and WrittenTensor.of(written.leaf, number, leaf) == written
 
 
 PLAIN = Trees()
@@ -208,7 +208,7 @@ def trees_of(module: nn.Module, examples: Sequence[ExampleCall]) -> Trees:
 class _Called:
     """One example: its arguments, and what forward gives (`leaves` as in Trees), None where it can't be called so."""
 
-    given: Given
+    given: CallTree
     spec: pytree.TreeSpec | None = None
     leaves: tuple[tuple[Any, ...], ...] | None = None
     plain: bool = True
@@ -224,7 +224,7 @@ class _Called:
             if structure.objects != ((),) * len(leaves):  # a cache that is full, perhaps
                 told = f"{type(module).__name__}.forward does not take the example: {result.why}"
                 raise UserError(f"example_inputs: {told}")
-            return _Called(given=Given(structure))
+            return _Called(given=CallTree(structure))
         after, now = taken_apart((args, kwargs))
         if now != structure or any(a is not b for a, b in zip(mine, after, strict=True)):
             raise UserError(
@@ -232,7 +232,7 @@ class _Called:
                 "give a cache that has its memory before the call"
             )
         moved = [i for i, leaf in enumerate(mine) if isinstance(leaf, torch.Tensor) and leaf._version != before[i]]
-        given = Given(structure, tuple(Written.of(i, n, leaves[i]) for n, i in enumerate(moved)))
+        given = CallTree(structure, tuple(WrittenTensor.of(i, n, leaves[i]) for n, i in enumerate(moved)))
         plain = _is_plain(result, "result", scalars=False, known=(args, kwargs))
         spec, found = _opened(result, args, kwargs, [mine[i] for i in moved])
         return _Called(given=given, spec=spec, leaves=found, plain=plain)
