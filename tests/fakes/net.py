@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fakes.realisers import DEVICES_OF
 from fakes.renderer import InterpretingRenderer
 from tilewright.faces.capture import write_examples, write_problem
-from tilewright.faces.examples import ExampleCall
+from tilewright.faces.examples import ExampleCall, examples_of
 from tilewright.faces.live import replacement
 from tilewright.faces.trees import trees_of
 from tilewright.facts.pattern import Choice
@@ -120,20 +120,26 @@ def _traced_case(names: dict[str, Any], case: dict[str, Any], target: Target) ->
 
 def fused_training(folder: Path, module: nn.Module, args: tuple[Any, ...]) -> nn.Module:
     """What `optimize` gives in mode "training", with nothing judged."""
-    problem = write_problem(module, args, folder / "problem").read_text()
+    examples = examples_of(args)
+    trees = trees_of(module, examples)
+    problem = write_examples(module, examples, trees, folder / "problem")
+    names: dict[str, Any] = {"__file__": str(problem), "__name__": "captured"}
+    exec(problem.read_text(), names)
+    captured = names["Model"]().train(module.training)
     tensors = [a for a in args if isinstance(a, Tensor)]
-    text = values.encode(list(args), [])
-    gradients, _ = learn(module, text, tensors, [i for i, t in enumerate(tensors) if t.requires_grad])
-    graph, make = trace_training(module, args, {}, tensors, gradients), InterpretingRenderer()
+    with torch.autocast("cpu", enabled=False):
+        text = values.encode(list(args), [])
+        gradients, _ = learn(captured, text, tensors, [i for i, t in enumerate(tensors) if t.requires_grad])
+        graph, make = trace_training(captured, args, {}, tensors, gradients), InterpretingRenderer()
     found = match_training(
         graph, unsupported=make.unsupported, space=make.space, first_id=0, first_segment=0, case=0
     )  # fmt: skip
     recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in found.patterns)
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
     case = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
-    candidate = compose(problem, [case], [found], recipe, device=DEVICES_OF["cpu"], make=make)
+    candidate = compose(problem.read_text(), [case], [found], recipe, device=DEVICES_OF["cpu"], make=make)
     write_candidate(candidate, folder / "candidate")
-    return replacement(module, folder / "candidate")
+    return replacement(module, folder / "candidate", trees)
 
 
 def _composed(folder: Path, problem: str, graphs: list[Graph], target: Target) -> Path:

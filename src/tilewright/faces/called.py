@@ -13,12 +13,15 @@ from itertools import pairwise
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
+from torch.utils._pytree import tree_leaves
 
 from ..kernels.guards import ACTS, NO_CASE, compared, count
 from .trees import Flat, Trees
 
+NOT_CAST = "torch.autocast is not on as it was when the module was optimised"
 SHARED = "arguments that the module writes to share memory with others"
 _CASE = "_case_"  # how the methods begin that run kernels
 _BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -80,29 +83,48 @@ def let_be_called(kind: Any, base: type, trees: Trees, model: ModuleType) -> Non
             count(counts, reason, lambda: compared(judged, self.training, args, kwargs), within=_between(mine))
         return original(self, *args, **kwargs) if trees.plain else _FALLEN
 
+    def cast(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """Its code casts where autocast would."""
+        with torch.autocast(_device(self, args, kwargs), enabled=False):
+            return inner(self, *args, **kwargs)
+
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         flat = None
-        if not trees.given:
-            found = inner(self, *args, **kwargs)
+        if trees.autocast and not _is_cast(trees.autocast, self, args, kwargs):
+            found = fall_back(self, NOT_CAST, args, kwargs)
+        elif not trees.given:
+            found = run(self, *args, **kwargs)
         elif trees.writes and is_dynamo_compiling():
             found = fall_back(self, ACTS, args, kwargs)
         elif (flat := _flat(trees, calls, args, kwargs)) is None:
             found = fall_back(self, NO_CASE, args, kwargs)
         elif not flat.written:
-            found = inner(self, *flat.leaves)
+            found = run(self, *flat.leaves)
         elif not places.are_apart(flat):
             found = fall_back(self, SHARED, args, kwargs)
         else:
-            found = places.called(self, inner, flat)
+            found = places.called(self, run, flat)
         return base.forward(self, *args, **kwargs) if found is _FALLEN else trees.whole(found, flat)  # type: ignore[attr-defined]
 
-    places = _Places()
-    mine = {fall_back.__code__, forward.__code__, inner.__code__}
+    places, run = _Places(), cast if trees.autocast else inner
+    mine = {fall_back.__code__, forward.__code__, inner.__code__, cast.__code__}
     kind._tilewright_fall_back = fall_back
     if not trees.plain:
         kind.forward = forward
         forward.__signature__ = inspect.signature(base.forward)  # type: ignore[attr-defined]  # generation asks
         kind._tilewright_written = lambda self, name: self.__dict__[name]
+
+
+def _device(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The type of the device that a call is for: of the first tensor among its arguments, or of a parameter."""
+    leaves = (leaf for value in (*args, *kwargs.values()) for leaf in tree_leaves(value))
+    own = (*leaves, *module.parameters())
+    return next((t.device.type for t in own if isinstance(t, Tensor)), "cpu")
+
+
+def _is_cast(dtype: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    device = _device(module, args, kwargs)
+    return torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is getattr(torch, dtype)
 
 
 class _Places:

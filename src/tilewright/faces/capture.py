@@ -188,7 +188,7 @@ def write_examples(module: nn.Module, examples: Sequence[ExampleCall], trees: Tr
     extra = {"any": "", "adapted": "", "taken": "", "base": "type(_module())"} if trees.plain else {
         "any": "from typing import Any\n", "taken": "[0]",
         "adapted": _ADAPTED.format(source=inspect.getsource(adapted)),
-        "base": f"adapted(type(_module()), _given(), {trees.result is not None})",
+        "base": f"adapted(type(_module()), _given(), {trees.result is not None}, {trees.autocast!r})",
     }  # fmt: skip
     written = _written(examples, trees)
     extra["written"] = f"\nWRITTEN = {written!r}  # arguments that forward writes to" if written else ""

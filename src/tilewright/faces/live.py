@@ -6,6 +6,7 @@ import copy
 import functools
 import importlib.util
 import sys
+import tempfile
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -65,7 +66,7 @@ def adapted_module(module: nn.Module, trees: Trees, *, written: Mapping[str, Ten
 
 
 def _adapted(base: type, trees: Trees) -> type:
-    kind: type = adapted(base, trees.layouts(), trees.result is not None)
+    kind: type = adapted(base, trees.layouts(), trees.result is not None, trees.autocast)
     return kind
 
 
@@ -138,8 +139,7 @@ def _restored(base: type, files: _Files, guard: Any, trees: Trees = PLAIN) -> nn
     try:
         if (kind := _classes.get((candidate.id, base))) is None:
             if not folder.exists():
-                folder.parent.mkdir(parents=True, exist_ok=True)
-                write_candidate(candidate, folder)
+                _write_once(candidate, folder)
             kind = _class(candidate, base, folder, trees)
     except Exception as error:  # whatever a library that is missing here makes of its import
         kind = _unfused(candidate, base, _no_kernels(error), trees)
@@ -149,6 +149,19 @@ def _restored(base: type, files: _Files, guard: Any, trees: Trees = PLAIN) -> nn
         made.__dict__[GUARD] = guards.__new__(guards)
         made.__dict__[GUARD].__setstate__(guard)
     return made
+
+
+def _write_once(candidate: Candidate, folder: Path) -> None:
+    """Write it beside, and put it in its place: several processes may restore one module at once."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
+        written = Path(beside) / folder.name
+        write_candidate(candidate, written)
+        try:
+            written.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
 
 
 def _unfused(candidate: Candidate, base: type, why: str, trees: Trees) -> type:

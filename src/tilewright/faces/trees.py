@@ -67,15 +67,17 @@ class Flat:
 class Trees:
     """`given`: what examples' arguments are like, each once; (): arguments are plain, and stay as they are. `result`:
     the structure of what forward gives; None: plain. `leaves` are the result's: ("tensor",), ("value", its value),
-    ("written", the number of a tensor that forward writes to), or ("argument", position or name of the whole)."""
+    ("written", the number of a tensor that forward writes to), or ("argument", position or name of the whole).
+    `autocast`: the dtype under which calls run, as they were when the module was given; "": none."""
 
     given: tuple[CallTree, ...] = ()
     result: pytree.TreeSpec | None = None
     leaves: tuple[tuple[Any, ...], ...] = ()
+    autocast: str = ""
 
     @property
     def plain(self) -> bool:
-        return not self.given and self.result is None
+        return not self.given and self.result is None and not self.autocast
 
     @property
     def writes(self) -> bool:
@@ -125,11 +127,15 @@ class Trees:
         return tuple((g.structure.layout(), tuple((w.leaf, w.name) for w in g.written)) for g in self.given)
 
     def __reduce__(self) -> tuple[Any, ...]:  # torch's own specs of leaves warn when they are read
-        return _of_layouts, (self.given, None if self.result is None else layout(self.result), self.leaves)
+        result = None if self.result is None else layout(self.result)
+        return _of_layouts, (self.given, result, self.leaves, self.autocast)
 
 
-def _of_layouts(given: tuple[CallTree, ...], result: Layout | None, leaves: tuple[tuple[Any, ...], ...]) -> Trees:
-    return Trees(given=given, result=None if result is None else spec_of(result), leaves=leaves)
+def _of_layouts(
+    given: tuple[CallTree, ...], result: Layout | None, leaves: tuple[tuple[Any, ...], ...], autocast: str
+) -> Trees:  # fmt: skip
+    found = None if result is None else spec_of(result)
+    return Trees(given=given, result=found, leaves=leaves, autocast=autocast)
 
 
 def _fits(leaf: Any, written: WrittenTensor, number: int) -> bool:
@@ -139,10 +145,10 @@ def _fits(leaf: Any, written: WrittenTensor, number: int) -> bool:
 PLAIN = Trees()
 
 
-def adapted(base: Any, given: Any, opens: bool) -> Any:
+def adapted(base: Any, given: Any, opens: bool, autocast: str = "") -> Any:
     """`base` whose forward takes the leaves of one of the layouts `given` (after its number, where there are several;
     without any: what it takes) but for those that it writes to, which are its buffers, and which, if it `opens` them,
-    gives a tuple of the other tensors in its results."""
+    gives a tuple of the other tensors in its results. It runs under `autocast` to this dtype; "": as it is called."""
     import functools
 
     import torch
@@ -170,7 +176,13 @@ def adapted(base: Any, given: Any, opens: bool) -> Any:
                 written = [self._tilewright_written(name) for _, name in places]
                 held, count = dict(zip(names, written, strict=True)), len(leaves) + len(written)
                 args, kwargs = made(layout, iter([held[i] if i in held else next(rest) for i in range(count)]))
-            result = base.forward(self, *args, **kwargs)
+            if autocast:
+                own = (*pytree.tree_leaves((args, kwargs)), *self.parameters())
+                device = next(t.device.type for t in own if isinstance(t, torch.Tensor))
+                with torch.autocast(device, dtype=getattr(torch, autocast)):
+                    result = base.forward(self, *args, **kwargs)
+            else:
+                result = base.forward(self, *args, **kwargs)
             if not opens:
                 return result
             tensors = [t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]
@@ -197,11 +209,21 @@ def trees_of(module: nn.Module, examples: Sequence[ExampleCall]) -> Trees:
     kinds = [call.given for call in calls] if opened else []
     given = tuple(kind for i, kind in enumerate(kinds) if kind not in kinds[:i])
     results = [call for call in calls if call.leaves is not None]
+    autocast = _autocast(module, examples)
     if not any(g.written for g in given) and all(call.plain for call in results):
-        return Trees(given=given)
+        return Trees(given=given, autocast=autocast)
     if any((call.spec, call.leaves) != (results[0].spec, results[0].leaves) for call in results):
         raise UserError("example_inputs: results of several structures; call optimize for each of them")
-    return Trees(given=given, result=results[0].spec, leaves=results[0].leaves or ())
+    return Trees(given=given, result=results[0].spec, leaves=results[0].leaves or (), autocast=autocast)
+
+
+def _autocast(module: nn.Module, examples: Sequence[ExampleCall]) -> str:
+    """The dtype of the autocast that is on for the module's device; "": none is."""
+    own = (*pytree.tree_leaves((examples[0].args, dict(examples[0].kwargs))), *module.parameters())
+    device = next((t.device.type for t in own if isinstance(t, torch.Tensor)), "cpu")
+    if not torch.is_autocast_enabled(device):
+        return ""
+    return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

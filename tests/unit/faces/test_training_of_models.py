@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fakes import net
 from fakes.trained import WIDTH, TrainedNet
+from tilewright.faces.called import NOT_CAST
 from tilewright.faces.live import fallbacks
 from tilewright.kernels.guards import AUTOCAST
 
@@ -46,13 +50,13 @@ def gradients(
     return [result.detach(), *(g for g in found if g is not None)]
 
 
-def test_under_autocast_the_original_is_trained(tmp_path: Path) -> None:
+def around() -> torch.autocast:
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+def test_under_autocast_what_was_optimised_without_it_runs_the_original(tmp_path: Path) -> None:
     mine, module = pair(tmp_path)
     x = torch.randn(6, WIDTH)
-
-    def around() -> torch.autocast:
-        return torch.autocast("cpu", dtype=torch.bfloat16)
-
     with pytest.warns(RuntimeWarning, match=AUTOCAST):
         found = gradients(mine, x, around=around)
     for one, other in zip(found, gradients(module, x, around=around), strict=True):
@@ -60,6 +64,31 @@ def test_under_autocast_the_original_is_trained(tmp_path: Path) -> None:
     assert fallbacks(mine) == {AUTOCAST: 1} and len(found) == 2 + len(list(module.parameters()))
     torch.testing.assert_close(gradients(mine, x), gradients(module, x))
     assert fallbacks(mine) == {AUTOCAST: 1}
+
+
+def test_what_is_optimised_under_autocast_is_fused_under_it(tmp_path: Path) -> None:
+    with around():
+        mine, module = pair(tmp_path)
+    x = torch.randn(6, WIDTH)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = gradients(mine, x, around=around)
+    wanted = gradients(module, x, around=around)
+    assert [t.dtype for t in found] == [t.dtype for t in wanted] and not fallbacks(mine)
+    assert any(tmp_path.glob("candidate/fused_*.py"))
+    exact = gradients(copy.deepcopy(module).double(), x.double())
+    for one, other, truth in zip(found, wanted, exact, strict=True):
+        assert (one - truth).norm() <= 2 * (other - truth).norm() + 1e-3 * truth.norm()
+    with pytest.warns(RuntimeWarning, match=NOT_CAST):
+        plain = gradients(mine, x)
+    for one, other in zip(plain, gradients(module, x), strict=True):
+        assert torch.equal(one, other)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        half = gradients(mine, x, around=lambda: torch.autocast("cpu", dtype=torch.float16))
+    wanted = gradients(module, x, around=lambda: torch.autocast("cpu", dtype=torch.float16))
+    assert all(torch.equal(one, other) for one, other in zip(half, wanted, strict=True))
+    assert fallbacks(mine) == {NOT_CAST: 2}
 
 
 @pytest.mark.parametrize(("way", "rtol", "atol"), [("autocast", 2**-5, 0.1), ("checkpoint", 1e-5, 1e-5)])
@@ -95,10 +124,12 @@ def test_processes_share_the_gradients_of_a_fused_module(tmp_path: Path) -> None
     torch.save(mine, tmp_path / "fused.pt")
     torch.save(module, tmp_path / "plain.pt")
     command = [sys.executable, "-m", "fakes.trained"]
+    where: dict[str, Any] = {
+        "env": {**os.environ, "TILEWRIGHT_CACHE_DIR": str(tmp_path / "cache")},
+        "cwd": Path(__file__).parents[2],
+    }
     started = [
-        subprocess.Popen(
-            [*command, str(rank), "2", str(tmp_path)], cwd=Path(__file__).parents[2], text=True, stdout=subprocess.PIPE
-        )
+        subprocess.Popen([*command, str(rank), "2", str(tmp_path)], text=True, stdout=subprocess.PIPE, **where)
         for rank in range(2)
     ]
     found = [json.loads(process.communicate(timeout=300)[0]) for process in started]
