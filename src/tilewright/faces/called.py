@@ -19,6 +19,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.utils._pytree import tree_leaves
 
 from ..kernels.guards import ACTS, NO_CASE, compared, count
+from .structures import KnownObjects
 from .trees import Flat, Trees
 
 NOT_CAST = "torch.autocast is not on as it was when the module was optimised"
@@ -96,7 +97,7 @@ def let_be_called(kind: Any, base: type, trees: Trees, model: ModuleType) -> Non
             found = run(self, *args, **kwargs)
         elif trees.writes and is_dynamo_compiling():
             found = fall_back(self, ACTS, args, kwargs)
-        elif (flat := _flat(trees, calls, args, kwargs)) is None:
+        elif (flat := _flat(trees, calls, args, kwargs, known)) is None:
             found = fall_back(self, NO_CASE, args, kwargs)
         elif not flat.written:
             found = run(self, *flat.leaves)
@@ -106,7 +107,7 @@ def let_be_called(kind: Any, base: type, trees: Trees, model: ModuleType) -> Non
             found = places.called(self, run, flat)
         return base.forward(self, *args, **kwargs) if found is _FALLEN else trees.whole(found, flat)  # type: ignore[attr-defined]
 
-    places, run = _Places(), cast if trees.autocast else inner
+    places, known, run = _Places(), trees.known_objects(), cast if trees.autocast else inner
     mine = {fall_back.__code__, forward.__code__, inner.__code__, cast.__code__}
     kind._tilewright_fall_back = fall_back
     if not trees.plain:
@@ -174,10 +175,10 @@ def _between(codes: set[CodeType]) -> int:
     return found
 
 
-def _flat(trees: Trees, calls: _Calls, args: tuple[Any, ...], kwargs: Any) -> Flat | None:
-    found = trees.flat(args, kwargs)
+def _flat(trees: Trees, calls: _Calls, args: tuple[Any, ...], kwargs: Any, known: KnownObjects) -> Flat | None:
+    found = trees.flat(args, kwargs, known)
     if found is None and (other := calls.arranged(args, kwargs)) is not None:
-        found = trees.flat(*other)
+        found = trees.flat(*other, known)
     return found
 
 

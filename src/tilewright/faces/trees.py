@@ -23,7 +23,7 @@ from ..judge.candidate_process.load import last_line
 from ..kernels.survey import WRITTEN
 from .examples import ExampleCall
 from .recorded import put_back
-from .structures import ArgumentTree, Layout, is_object, layout, spec_of, taken_apart
+from .structures import ArgumentTree, KnownObjects, Layout, is_object, layout, spec_of, taken_apart
 
 _SCALARS = (int, float, bool, str, type(None))
 _TENSOR, _WRITTEN, _ARGUMENT = "tensor", "written", "argument"  # in `Trees.leaves`
@@ -37,11 +37,20 @@ class WrittenTensor:
 
     leaf: int
     name: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
 
     @staticmethod
     def of(leaf: int, number: int, tensor: torch.Tensor) -> WrittenTensor:
-        look = "_".join(map(str, (*tensor.shape, "by", *tensor.stride())))
-        return WrittenTensor(leaf, f"{WRITTEN}{number}_{str(tensor.dtype).removeprefix('torch.')}_{look}")
+        shape, stride, dtype = tuple(tensor.shape), tensor.stride(), tensor.dtype
+        look = "_".join(map(str, (*shape, "by", *stride)))
+        name = f"{WRITTEN}{number}_{str(dtype).removeprefix('torch.')}_{look}"
+        return WrittenTensor(leaf, name, shape, stride, dtype)
+
+    def fits(self, leaf: Any) -> bool:
+        alike = isinstance(leaf, torch.Tensor) and leaf.shape == self.shape and leaf.dtype is self.dtype
+        return alike and leaf.stride() == self.stride
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +92,13 @@ class Trees:
     def writes(self) -> bool:
         return any(given.written for given in self.given)
 
-    def flat(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Flat | None:
-        """None where the arguments have a structure that no example has."""
-        leaves, structure = taken_apart((args, dict(kwargs)))
+    def flat(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], known: KnownObjects | None = None
+    ) -> Flat | None:  # fmt: skip
+        """None where the arguments have a structure that no example has. `known`: objects of earlier calls."""
+        leaves, structure = taken_apart((args, dict(kwargs)), known=known)
         for number, given in enumerate(self.given):
-            if given.structure == structure and all(_fits(leaves[w.leaf], w, i) for i, w in enumerate(given.written)):
+            if given.structure == structure and all(w.fits(leaves[w.leaf]) for w in given.written):
                 places = {w.leaf for w in given.written}
                 rest = [leaf for i, leaf in enumerate(leaves) if i not in places]
                 return Flat(
@@ -116,6 +127,10 @@ class Trees:
                     leaves.append(leaf[1])
         return pytree.tree_unflatten(leaves, self.result)
 
+    def known_objects(self) -> KnownObjects:
+        """For the calls of one class of modules."""
+        return KnownObjects([found for given in self.given for found in given.structure.objects if found])
+
     def kinds(self) -> list[type]:
         """The classes of its containers."""
         found = [kind for given in self.given for kind in given.structure.kinds()]
@@ -136,10 +151,6 @@ def _of_layouts(
 ) -> Trees:  # fmt: skip
     found = None if result is None else spec_of(result)
     return Trees(given=given, result=found, leaves=leaves, autocast=autocast)
-
-
-def _fits(leaf: Any, written: WrittenTensor, number: int) -> bool:
-    return isinstance(leaf, torch.Tensor) and WrittenTensor.of(written.leaf, number, leaf) == written
 
 
 PLAIN = Trees()

@@ -17,7 +17,9 @@ _UNNAMED = frozenset({"__getattr__", "__getattribute__", "__getitem__", "__iter_
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType)
 _HEAP = 1 << 9  # among a class's flags: it can be changed
 _FILES = 6  # of files within files
-_REGISTRIES = frozenset({"copy", "copyreg"})  # files whose tables lead to whoever registered classes there
+_SHOWING = frozenset({"tqdm"})  # packages that show progress: no result hangs on what they keep
+# Python's own files whose tables move with what runs beside a call, or lead to whoever registered classes there.
+_REGISTRIES = frozenset({"copy", "copyreg", "logging", "threading", "warnings", "weakref", "_weakrefset"})
 
 
 class ReachedCode:
@@ -149,4 +151,5 @@ def is_torch(name: str | None) -> bool:
 
 
 def _is_installed_with_python(kind: type) -> bool:
-    return is_torch(kind.__module__) or kind.__module__.split(".")[0] in sys.stdlib_module_names
+    root = kind.__module__.split(".")[0]
+    return is_torch(kind.__module__) or root in sys.stdlib_module_names or root in _SHOWING
