@@ -19,11 +19,11 @@ SIZE = WIDTH // HEADS
 class CacheLayer:
     """Keys and values of one layer in memory that stays where it is, and how many places are filled."""
 
-    def __init__(self, batch: int, heads: int) -> None:
-        self.length, self.device = LENGTH, torch.device("cpu")
-        self.keys, self.values = torch.zeros(2, batch, heads, LENGTH, SIZE).unbind()
-        self.keys, self.values = self.keys.clone(), self.values.clone()
-        self.seen = torch.zeros((), dtype=torch.long)
+    def __init__(self, batch: int, heads: int, *, device: str, dtype: torch.dtype) -> None:
+        self.length, self.device = LENGTH, torch.device(device)
+        self.keys = torch.zeros(batch, heads, LENGTH, SIZE, dtype=dtype, device=device)
+        self.values = torch.zeros_like(self.keys)
+        self.seen = torch.zeros((), dtype=torch.long, device=device)
 
     def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         places = torch.arange(keys.shape[2], device=keys.device) + self.seen
@@ -36,8 +36,11 @@ class CacheLayer:
 class StaticCache:
     """In the manner of transformers' one: an object, whose layers are objects."""
 
-    def __init__(self, batch: int, *, layers: int = 2, heads: int = HEADS) -> None:
-        self.layers = [CacheLayer(batch, heads) for _ in range(layers)]
+    def __init__(
+        self, batch: int, *, layers: int = 2, heads: int = HEADS, device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:  # fmt: skip
+        self.layers = [CacheLayer(batch, heads, device=device, dtype=dtype) for _ in range(layers)]
         self.offloading = False
 
     def tensors(self) -> list[Tensor]:
@@ -139,7 +142,7 @@ def groups_of(block: type[nn.Module]) -> int:
 
 def generated(model: nn.Module, prompt: Tensor, cache: StaticCache, tokens: int) -> Tensor:
     """ids [batch, tokens] that the model likes best: one call for the prompt, one for each further token."""
-    given, places, found = prompt, torch.arange(prompt.shape[1]), []
+    given, places, found = prompt, torch.arange(prompt.shape[1], device=prompt.device), []
     with torch.no_grad():
         for _ in range(tokens):
             result = model(given, cache=cache, cache_position=places)

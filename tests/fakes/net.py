@@ -17,9 +17,9 @@ from tilewright.faces.capture import write_examples, write_problem
 from tilewright.faces.examples import ExampleCall, examples_of
 from tilewright.faces.live import replacement
 from tilewright.faces.trees import trees_of
-from tilewright.facts.pattern import Choice
+from tilewright.facts.pattern import Choice, Recipe
 from tilewright.facts.problem import Target, Work
-from tilewright.facts.run import CaseFacts
+from tilewright.facts.run import CaseFacts, patterns_by_id
 from tilewright.frontend.trace import trace, trace_training
 from tilewright.fusion import match_all
 from tilewright.ir.graph import Graph
@@ -100,15 +100,15 @@ def write_fused(folder: Path, module: nn.Module, inputs: tuple[Any, ...], *, tar
 
 
 def fused_as_given(
-    folder: Path, module: nn.Module, examples: list[ExampleCall], *, target: Target = "cpu"
+    folder: Path, module: nn.Module, examples: list[ExampleCall], *, target: Target = "cpu", more: Recipe = ()
 ) -> nn.Module:  # fmt: skip
-    """What `optimize` gives for these examples, with nothing judged."""
+    """What `optimize` gives for these examples, with nothing judged; `more` is chosen beside all patterns."""
     trees = trees_of(module, examples)
     problem = write_examples(module, examples, trees, folder / "problem")
     names: dict[str, Any] = {"__file__": str(problem), "__name__": "captured"}
     exec(problem.read_text(), names)
     graphs = [_traced_case(names, case, target) for case in names["CASES"]]
-    return replacement(module, _composed(folder, problem.read_text(), graphs, target), trees)
+    return replacement(module, _composed(folder, problem.read_text(), graphs, target, more), trees)
 
 
 def _traced_case(names: dict[str, Any], case: dict[str, Any], target: Target) -> Graph:
@@ -142,14 +142,15 @@ def fused_training(folder: Path, module: nn.Module, args: tuple[Any, ...]) -> nn
     return replacement(module, folder / "candidate", trees)
 
 
-def _composed(folder: Path, problem: str, graphs: list[Graph], target: Target) -> Path:
+def _composed(folder: Path, problem: str, graphs: list[Graph], target: Target, more: Recipe = ()) -> Path:
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
     make: Any = InterpretingRenderer() if target == "cpu" else realisers(DEVICES_OF[target])
     found = match_all(graphs, unsupported=make.unsupported, space=make.space, tiny_bytes=0)
-    recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for m in found for p in m.patterns)
+    patterns = patterns_by_id(found).values()
+    recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in patterns)
     cases = [CaseFacts(inputs=(), outputs=(), work=work, graph=graph) for graph in graphs]
     write_candidate(
-        compose(problem, cases, found, recipe, device=DEVICES_OF[target], make=make),
+        compose(problem, cases, found, (*recipe, *more), device=DEVICES_OF[target], make=make),
         folder / "candidate",
     )
     return folder / "candidate"

@@ -125,7 +125,8 @@ def _device(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 def _is_cast(dtype: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
     device = _device(module, args, kwargs)
-    return torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is getattr(torch, dtype)
+    available = torch.amp.is_autocast_available(device)
+    return available and torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is getattr(torch, dtype)
 
 
 class _Places:

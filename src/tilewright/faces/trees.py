@@ -232,7 +232,7 @@ def _autocast(module: nn.Module, examples: Sequence[ExampleCall]) -> str:
     """The dtype of the autocast that is on for the module's device; "": none is."""
     own = (*pytree.tree_leaves((examples[0].args, dict(examples[0].kwargs))), *module.parameters())
     device = next((t.device.type for t in own if isinstance(t, torch.Tensor)), "cpu")
-    if not torch.is_autocast_enabled(device):
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return ""
     return str(torch.get_autocast_dtype(device)).removeprefix("torch.")
 
