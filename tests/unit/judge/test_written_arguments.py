@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import tilewright
+from fakes import decoders
 from fakes.decoders import WORDS, CachedDecoder, GPT2Block, LlamaBlock, StaticCache, groups_of
 from fakes.judges import context_judge
 from fakes.realisers import CPU
@@ -69,6 +70,12 @@ def judged(folder: Path, block: type[nn.Module], text: str) -> Evaluated:
 @pytest.mark.parametrize("block", [LlamaBlock, GPT2Block])
 def test_a_decoder_with_a_static_cache_is_judged_in_both_cases(block: type[nn.Module], tmp_path: Path) -> None:
     found = judged(tmp_path, block, ALIKE)
+    assert found.accepted, found.report
+
+
+def test_a_cache_that_one_prompt_fills_is_never_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoders, "LENGTH", 6)
+    found = judged(tmp_path, LlamaBlock, ALIKE)
     assert found.accepted, found.report
 
 
