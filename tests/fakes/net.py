@@ -14,18 +14,21 @@ from torch import Tensor, nn
 from fakes.realisers import DEVICES_OF
 from fakes.renderer import InterpretingRenderer
 from tilewright.faces.capture import write_examples, write_problem
-from tilewright.faces.examples import ExampleCall
+from tilewright.faces.examples import ExampleCall, examples_of
 from tilewright.faces.live import replacement
 from tilewright.faces.trees import trees_of
-from tilewright.facts.pattern import Choice
+from tilewright.facts.pattern import Choice, Recipe
 from tilewright.facts.problem import Target, Work
-from tilewright.facts.run import CaseFacts
-from tilewright.frontend.trace import trace
+from tilewright.facts.run import CaseFacts, patterns_by_id
+from tilewright.frontend.trace import trace, trace_training
 from tilewright.fusion import match_all
 from tilewright.ir.graph import Graph
+from tilewright.judge.candidate_process import values
+from tilewright.judge.reference_process.learn import learn
 from tilewright.realise.compose import compose
 from tilewright.realise.table import realisers
 from tilewright.run.optimize import write_candidate
+from tilewright.run.training import match_training
 
 BIAS = 0.25  # of the file: read by name in each call
 
@@ -93,32 +96,61 @@ def write_fused(folder: Path, module: nn.Module, inputs: tuple[Any, ...], *, tar
     problem = write_problem(module, inputs, folder / "problem").read_text()
     with torch.no_grad():
         graph = trace(module, inputs, {})
-    return _composed(folder, problem, graph, target)
+    return _composed(folder, problem, [graph], target)
 
 
 def fused_as_given(
-    folder: Path, module: nn.Module, examples: list[ExampleCall], *, target: Target = "cpu"
+    folder: Path, module: nn.Module, examples: list[ExampleCall], *, target: Target = "cpu", more: Recipe = ()
 ) -> nn.Module:  # fmt: skip
-    """What `optimize` gives for the first of these examples, with nothing judged."""
+    """What `optimize` gives for these examples, with nothing judged; `more` is chosen beside all patterns."""
     trees = trees_of(module, examples)
     problem = write_examples(module, examples, trees, folder / "problem")
     names: dict[str, Any] = {"__file__": str(problem), "__name__": "captured"}
     exec(problem.read_text(), names)
+    graphs = [_traced_case(names, case, target) for case in names["CASES"]]
+    return replacement(module, _composed(folder, problem.read_text(), graphs, target, more), trees)
+
+
+def _traced_case(names: dict[str, Any], case: dict[str, Any], target: Target) -> Graph:
     with torch.device(target):
-        captured, given = names["Model"](), names["get_inputs"](example=0)
+        captured, given = names["Model"](*names["get_init_inputs"](**case)), names["get_inputs"](**case)
     with torch.no_grad():
-        graph = trace(captured, (), given) if isinstance(given, dict) else trace(captured, tuple(given), {})
-    return replacement(module, _composed(folder, problem.read_text(), graph, target), trees)
+        return trace(captured, (), given) if isinstance(given, dict) else trace(captured, tuple(given), {})
 
 
-def _composed(folder: Path, problem: str, graph: Graph, target: Target) -> Path:
+def fused_training(folder: Path, module: nn.Module, args: tuple[Any, ...]) -> nn.Module:
+    """What `optimize` gives in mode "training", with nothing judged."""
+    examples = examples_of(args)
+    trees = trees_of(module, examples)
+    problem = write_examples(module, examples, trees, folder / "problem")
+    names: dict[str, Any] = {"__file__": str(problem), "__name__": "captured"}
+    exec(problem.read_text(), names)
+    captured = names["Model"]().train(module.training)
+    tensors = [a for a in args if isinstance(a, Tensor)]
+    with torch.autocast("cpu", enabled=False):
+        text = values.encode(list(args), [])
+        gradients, _ = learn(captured, text, tensors, [i for i, t in enumerate(tensors) if t.requires_grad])
+        graph, make = trace_training(captured, args, {}, tensors, gradients), InterpretingRenderer()
+    found = match_training(
+        graph, unsupported=make.unsupported, space=make.space, first_id=0, first_segment=0, case=0
+    )  # fmt: skip
+    recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in found.patterns)
+    work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
+    case = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
+    candidate = compose(problem.read_text(), [case], [found], recipe, device=DEVICES_OF["cpu"], make=make)
+    write_candidate(candidate, folder / "candidate")
+    return replacement(module, folder / "candidate", trees)
+
+
+def _composed(folder: Path, problem: str, graphs: list[Graph], target: Target, more: Recipe = ()) -> Path:
     work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
     make: Any = InterpretingRenderer() if target == "cpu" else realisers(DEVICES_OF[target])
-    found = match_all([graph], unsupported=make.unsupported, space=make.space, tiny_bytes=0)
-    recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for m in found for p in m.patterns)
-    case = CaseFacts(inputs=(), outputs=(), work=work, graph=graph)
+    found = match_all(graphs, unsupported=make.unsupported, space=make.space, tiny_bytes=0)
+    patterns = patterns_by_id(found).values()
+    recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in patterns)
+    cases = [CaseFacts(inputs=(), outputs=(), work=work, graph=graph) for graph in graphs]
     write_candidate(
-        compose(problem, [case], found, recipe, device=DEVICES_OF[target], make=make),
+        compose(problem, cases, found, (*recipe, *more), device=DEVICES_OF[target], make=make),
         folder / "candidate",
     )
     return folder / "candidate"

@@ -1,21 +1,29 @@
-"""Calls of a replacement as its module is called: by name or by position, with containers of classes."""
+"""Calls of a replacement as its module is called: by name or by position, with containers of classes, and with tensors
+that forward writes to, which lie where the candidate finds them for as long as a call takes."""
 
 from __future__ import annotations
 
 import inspect
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter
+from itertools import pairwise
 from types import CodeType, FrameType, ModuleType
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
+from torch.utils._pytree import tree_leaves
 
-from ..kernels.guards import NO_CASE, compared, count
-from .trees import Trees
+from ..kernels.guards import ACTS, NO_CASE, compared, count
+from .structures import KnownObjects
+from .trees import Flat, Trees
 
+NOT_CAST = "torch.autocast is not on as it was when the module was optimised"
+SHARED = "arguments that the module writes to share memory with others"
 _CASE = "_case_"  # how the methods begin that run kernels
 _BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _MISSING = object()
@@ -76,19 +84,87 @@ def let_be_called(kind: Any, base: type, trees: Trees, model: ModuleType) -> Non
             count(counts, reason, lambda: compared(judged, self.training, args, kwargs), within=_between(mine))
         return original(self, *args, **kwargs) if trees.plain else _FALLEN
 
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if not trees.given:
-            found = inner(self, *args, **kwargs)
-        elif (flat := _flat(trees, calls, args, kwargs)) is not None:
-            found = inner(self, *flat)
-        else:
-            found = fall_back(self, NO_CASE, args, kwargs)
-        return base.forward(self, *args, **kwargs) if found is _FALLEN else trees.whole(found)  # type: ignore[attr-defined]
+    def cast(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """Its code casts where autocast would."""
+        with torch.autocast(_device(self, args, kwargs), enabled=False):
+            return inner(self, *args, **kwargs)
 
-    mine = {fall_back.__code__, forward.__code__, inner.__code__}
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        flat = None
+        if trees.autocast and not _is_cast(trees.autocast, self, args, kwargs):
+            found = fall_back(self, NOT_CAST, args, kwargs)
+        elif not trees.given:
+            found = run(self, *args, **kwargs)
+        elif trees.writes and is_dynamo_compiling():
+            found = fall_back(self, ACTS, args, kwargs)
+        elif (flat := _flat(trees, calls, args, kwargs, known)) is None:
+            found = fall_back(self, NO_CASE, args, kwargs)
+        elif not flat.written:
+            found = run(self, *flat.leaves)
+        elif not places.are_apart(flat):
+            found = fall_back(self, SHARED, args, kwargs)
+        else:
+            found = places.called(self, run, flat)
+        return base.forward(self, *args, **kwargs) if found is _FALLEN else trees.whole(found, flat)  # type: ignore[attr-defined]
+
+    places, known, run = _Places(), trees.known_objects(), cast if trees.autocast else inner
+    mine = {fall_back.__code__, forward.__code__, inner.__code__, cast.__code__}
     kind._tilewright_fall_back = fall_back
     if not trees.plain:
         kind.forward = forward
+        forward.__signature__ = inspect.signature(base.forward)  # type: ignore[attr-defined]  # generation asks
+        kind._tilewright_written = lambda self, name: self.__dict__[name]
+
+
+def _device(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """The type of the device that a call is for: of the first tensor among its arguments, or of a parameter."""
+    leaves = (leaf for value in (*args, *kwargs.values()) for leaf in tree_leaves(value))
+    own = (*leaves, *module.parameters())
+    return next((t.device.type for t in own if isinstance(t, Tensor)), "cpu")
+
+
+def _is_cast(dtype: str, module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    device = _device(module, args, kwargs)
+    available = torch.amp.is_autocast_available(device)
+    return available and torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device) is getattr(torch, dtype)
+
+
+class _Places:
+    """Where the tensors that calls of one class write to lie meanwhile: in attributes of the module."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._apart: tuple[int, ...] = ()  # addresses of tensors that were found to share no memory
+
+    def are_apart(self, flat: Flat) -> bool:
+        """Whether no memory that is written to is another argument's, too."""
+        written = list(flat.written.values())
+        addresses = tuple([tensor.data_ptr() for tensor in written])  # and their names tell their sizes and strides
+        others = [leaf for leaf in flat.leaves if isinstance(leaf, Tensor)]
+        if addresses != self._apart:
+            spans = sorted((t.data_ptr(), t.data_ptr() + _span(t)) for t in written)
+            if any(end > start for (_, end), (start, _) in pairwise(spans)):
+                return False
+            self._apart = addresses
+        storages = {tensor.untyped_storage().data_ptr() for tensor in written} if others else set()
+        return not any(other.untyped_storage().data_ptr() in storages for other in others)
+
+    def called(self, module: nn.Module, inner: Any, flat: Flat) -> Any:
+        """The result of a call, one at a time: two threads may call on caches of their own."""
+        fields = module.__dict__
+        with self._lock:
+            before = {name: fields.get(name) for name in flat.written}
+            fields.update(flat.written)
+            try:
+                return inner(module, *flat.leaves)
+            finally:
+                fields.update(before)
+
+
+def _span(tensor: Tensor) -> int:
+    """Bytes from its first element to the end of its last."""
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size() if tensor.numel() else 0
 
 
 def _between(codes: set[CodeType]) -> int:
@@ -100,10 +176,10 @@ def _between(codes: set[CodeType]) -> int:
     return found
 
 
-def _flat(trees: Trees, calls: _Calls, args: tuple[Any, ...], kwargs: Any) -> tuple[Any, ...] | None:
-    found = trees.flat(args, kwargs)
+def _flat(trees: Trees, calls: _Calls, args: tuple[Any, ...], kwargs: Any, known: KnownObjects) -> Flat | None:
+    found = trees.flat(args, kwargs, known)
     if found is None and (other := calls.arranged(args, kwargs)) is not None:
-        found = trees.flat(*other)
+        found = trees.flat(*other, known)
     return found
 
 
@@ -111,7 +187,8 @@ def _calls(kind: type, base: type, trees: Trees) -> _Calls:
     given = list(inspect.signature(base.forward).parameters.values())[1:]  # type: ignore[attr-defined]
     defaults = {p.name: p.default for p in given if p.default is not Parameter.empty}
     if trees.given:
-        forms = [(spec.child(0).num_children, tuple(spec.child(1).context)) for spec in trees.given]
+        specs = [given.structure.spec for given in trees.given]
+        forms = [(spec.child(0).num_children, tuple(spec.child(1).context)) for spec in specs]
     else:
         cases = [inspect.signature(vars(kind)[name]).parameters for name in vars(kind) if name.startswith(_CASE)]
         kinds = [{name: p.kind for name, p in list(case.items())[1:]} for case in cases]

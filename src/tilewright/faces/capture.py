@@ -21,7 +21,7 @@ from torch import nn
 from ..facts.errors import UserError
 from ..judge.candidate_process.load import installed_paths
 from .examples import ExampleCall, examples_of, module_of
-from .trees import Trees, adapted, layout, trees_of
+from .trees import Trees, adapted, trees_of
 
 _NUMBERED = re.compile(rb"[0-9a-f]{32}")  # what cloudpickle numbers classes with, in each process anew
 
@@ -38,7 +38,7 @@ STRUCTURE = """
 {structure}
 """
 STATE = Path(__file__).with_name("state.pt")  # present beside the problem alone; a candidate is given its state
-INPUTS = {inputs}
+INPUTS = {inputs}{written}
 CASES = {cases}
 
 
@@ -59,7 +59,7 @@ def _module():
 {adapted}class Model({base}):
     def __init__(self):
         torch.nn.Module.__init__(self)
-        self.__dict__.update(_module().__dict__)
+        self.__dict__.update(_module().__dict__){buffers}
 
 
 def get_init_inputs(example=0):
@@ -76,8 +76,15 @@ def _made(described):
     if isinstance(described, list):
         return [_made(value) for value in described]
     if isinstance(described, tuple):
+        if described[0] == "places":
+            return _places(*described[1:])
         return tuple(_made(value) for value in described[1:]) if described[0] == "tuple" else _drawn(*described)
     return described
+
+
+def _places(shape, stride, dtype, first):
+    counted = torch.arange(first, first + shape[-1], dtype=getattr(torch, dtype)).expand(shape)
+    return torch.empty_strided(shape, stride, dtype=counted.dtype, device=counted.device).copy_(counted)
 
 
 def _drawn(shape, stride, dtype, low, high, mean, deviation):
@@ -108,6 +115,11 @@ def _given():
 
 
 """
+
+
+_BUFFERS = """
+        for name, described in WRITTEN.items():
+            self.register_buffer(name, _made(described))"""
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
@@ -161,7 +173,7 @@ def write_examples(module: nn.Module, examples: Sequence[ExampleCall], trees: Tr
     """The same of examples that are looked through already."""
     raw = io.BytesIO()
     nodes = {kind: _node(kind) for kind in trees.kinds()}
-    held = module if trees.plain else (module, tuple(map(layout, trees.given)), nodes)
+    held = module if trees.plain else (module, trees.layouts(), nodes)
     try:
         with _by_value([*map(type, module.modules()), *nodes]):
             _Pickler(raw, module).dump(held)
@@ -176,8 +188,11 @@ def write_examples(module: nn.Module, examples: Sequence[ExampleCall], trees: Tr
     extra = {"any": "", "adapted": "", "taken": "", "base": "type(_module())"} if trees.plain else {
         "any": "from typing import Any\n", "taken": "[0]",
         "adapted": _ADAPTED.format(source=inspect.getsource(adapted)),
-        "base": f"adapted(type(_module()), _given(), {trees.result is not None})",
+        "base": f"adapted(type(_module()), _given(), {trees.result is not None}, {trees.autocast!r})",
     }  # fmt: skip
+    written = _written(examples, trees)
+    extra["written"] = f"\nWRITTEN = {written!r}  # arguments that forward writes to" if written else ""
+    extra["buffers"] = _BUFFERS if written else ""
     made = _TEMPLATE.format(structure=text, inputs=repr(inputs), cases=repr(cases), **extra)
     path.write_text(made, encoding="utf-8")
     return path
@@ -195,10 +210,30 @@ def _arguments(module: nn.Module, example: ExampleCall, trees: Trees) -> Any:
     if trees.given:
         flat = trees.flat(example.args, example.kwargs)
         assert flat is not None
-        return [_described(value, f"example input {i}") for i, value in enumerate(flat)]
+        return [_described(value, f"example input {i}") for i, value in enumerate(flat.leaves)]
     if not example.kwargs:
         return [_described(value, f"example input {i}") for i, value in enumerate(example.args)]
     return {name: _described(value, name) for name, value in example.named(module).items()}
+
+
+def _written(examples: Sequence[ExampleCall], trees: Trees) -> dict[str, Any]:
+    """The tensors that forward writes to, described, by their buffers' names. Where examples hold several values for
+    one, their moments are those of all. Of a cache that is empty, or in part, those of what is not zero count: what is
+    all zeros shows nothing that is read."""
+    found: dict[str, list[torch.Tensor]] = {}
+    for example in examples if trees.writes else ():
+        flat = trees.flat(example.args, example.kwargs)
+        for name, tensor in flat.written.items() if flat is not None else ():
+            found.setdefault(name, []).append(tensor)
+    described: dict[str, Any] = {}
+    for name, tensors in found.items():
+        numbers = torch.cat([tensor.detach().double().flatten() for tensor in tensors])
+        if tensors[0].is_floating_point():
+            numbers = numbers[numbers != 0]
+            numbers = numbers if numbers.numel() > 1 else numbers.new_tensor([-1.0, 1.0])
+        first = tensors[0]
+        described[name] = (tuple(first.shape), first.stride(), _dtype_name(first), *_moments(numbers).values())
+    return described
 
 
 def is_same(one: str, other: str) -> bool:
@@ -222,6 +257,8 @@ def _look(described: Any) -> Any:
         return [(name, _look(value)) for name, value in described.items()]
     if isinstance(described, list) or (isinstance(described, tuple) and described[0] == "tuple"):
         return type(described), [_look(value) for value in described]
+    if isinstance(described, tuple) and described[0] == "places":
+        return described[1:4]
     return described[:3] if isinstance(described, tuple) else (described,)
 
 
@@ -237,15 +274,29 @@ def _described(value: Any, name: str) -> Any:
         raise UserError(f"{name}: a {type(value).__name__}; give tensors, numbers, strings or None")
     if value.is_meta:
         raise UserError(f"{name}: lies on the meta device and has no values; give an example with some")
-    numbers = value.detach().double()
+    if (first := _first_of_places(value)) is not None:
+        return ("places", tuple(value.shape), value.stride(), _dtype_name(value), first)
+    return (tuple(value.shape), value.stride(), _dtype_name(value), *_moments(value.detach().double()).values())
+
+
+def _moments(numbers: torch.Tensor) -> Mapping[str, float]:
     numbers = numbers[numbers.isfinite()]
-    moments: Mapping[str, float] = {"low": 0.0, "high": 0.0, "mean": 0.0, "deviation": 0.0}
-    if numbers.numel():
-        moments = {
-            "low": numbers.min().item(), "high": numbers.max().item(),
-            "mean": numbers.mean().item(), "deviation": numbers.std(correction=0).item(),
-        }  # fmt: skip
-    return (tuple(value.shape), value.stride(), _dtype_name(value), *moments.values())
+    if not numbers.numel():
+        return {"low": 0.0, "high": 0.0, "mean": 0.0, "deviation": 0.0}
+    return {
+        "low": numbers.min().item(), "high": numbers.max().item(),
+        "mean": numbers.mean().item(), "deviation": numbers.std(correction=0).item(),
+    }  # fmt: skip
+
+
+def _first_of_places(value: torch.Tensor) -> int | None:
+    """Where numbers that count up along the last dimension, in all rows alike, begin: places in a sequence. Numbers
+    drawn for them would come twice, and which of two writes to one place stays is not said."""
+    if value.dtype not in (torch.int32, torch.int64) or not value.ndim or value.shape[-1] < 2 or not value.numel():
+        return None
+    first = int(value.flatten()[0])
+    counted = torch.arange(first, first + value.shape[-1], dtype=value.dtype, device=value.device)
+    return first if torch.equal(value, counted.expand(value.shape)) else None
 
 
 def _dtype_name(tensor: torch.Tensor) -> str:

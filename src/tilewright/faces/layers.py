@@ -222,11 +222,12 @@ def _size(example: ExampleCall) -> int:
 def traced(module: nn.Module, example: ExampleCall) -> Graph:
     """What a call of the module computes. Raises ValueError where it can't be traced."""
     trees = trees_of(module, [example])
-    flat = adapted_module(module, trees)
+    flat = trees.flat(example.args, example.kwargs)
+    judged = adapted_module(module, trees, written=flat.written if flat is not None else {})
     with torch.no_grad():
         if trees.given:
-            return trace(flat, trees.flat(example.args, example.kwargs) or (), {})
-        return trace(flat, (), dict(example.named(module))) if example.kwargs else trace(flat, example.args, {})
+            return trace(judged, flat.leaves if flat is not None else (), {})
+        return trace(judged, (), dict(example.named(module))) if example.kwargs else trace(judged, example.args, {})
 
 
 def replaced(model: nn.Module, parts: Parts, solve: Solve, *, budget_s: float, say: Say) -> OptimizedLayers:

@@ -6,13 +6,14 @@ import copy
 import functools
 import importlib.util
 import sys
+import tempfile
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
 
 from ..facts.candidate import Candidate, SourceFile
@@ -24,10 +25,11 @@ from ..kernels.survey import GUARD
 from ..run.optimize import write_candidate
 from . import config
 from .called import let_be_called
-from .trees import PLAIN, Trees, adapted, layout
+from .trees import PLAIN, Trees, adapted
 
 _FALLBACKS = "_tilewright_fallbacks"
 _MODEL = "_tilewright_model"
+_WRITTEN = "_tilewright_names"  # of the attributes that hold what a call writes to
 _CASE = "_case_"  # how the methods begin that run kernels
 _Files = tuple[tuple[str, str], ...]  # path and text of each
 _classes: dict[tuple[str, type], type] = {}  # the latest of each candidate and class: copies from a file are of it
@@ -58,21 +60,22 @@ def repeated(module: nn.Module, first: nn.Module) -> nn.Module:
 def _over(module: nn.Module, kind: type) -> nn.Module:
     new = _empty(kind)
     new.__dict__.update(module.__dict__)
+    new.__dict__.update(dict.fromkeys(getattr(kind, _WRITTEN)))  # bound while a call writes to them
     new.__dict__[GUARD] = getattr(kind, _MODEL).guard(new)
     return new
 
 
-def adapted_module(module: nn.Module, trees: Trees) -> nn.Module:
-    """The module as it is judged: it takes and gives tensors in plain containers."""
+def adapted_module(module: nn.Module, trees: Trees, *, written: Mapping[str, Tensor]) -> nn.Module:
+    """The module as it is judged: it takes and gives tensors in plain containers, and `written` are its buffers."""
     if trees.plain:
         return module
     made = _empty(_adapted(type(module), trees))
-    made.__dict__.update(module.__dict__)
+    made.__dict__.update(module.__dict__, _buffers={**module._buffers, **written})
     return made
 
 
 def _adapted(base: type, trees: Trees) -> type:
-    kind: type = adapted(base, tuple(map(layout, trees.given)), trees.result is not None)
+    kind: type = adapted(base, trees.layouts(), trees.result is not None, trees.autocast)
     return kind
 
 
@@ -92,6 +95,7 @@ def _class(candidate: Candidate, base: type, folder: Path, trees: Trees) -> type
     let_be_called(kind, base, trees, model)
     kind.__name__, kind.__qualname__ = base.__name__, base.__qualname__  # as its errors and its repr say
     setattr(kind, _MODEL, model)
+    setattr(kind, _WRITTEN, tuple(w.name for given in trees.given for w in given.written))
     for name in [name for name in vars(kind) if name.startswith(_CASE)]:
         setattr(kind, name, _tried(kind, name))
     return _registered(kind, candidate, base, model.FALLBACKS, trees)
@@ -144,8 +148,7 @@ def _restored(base: type, files: _Files, guard: Any, trees: Trees = PLAIN) -> nn
     try:
         if (kind := _classes.get((candidate.id, base))) is None:
             if not folder.exists():
-                folder.parent.mkdir(parents=True, exist_ok=True)
-                write_candidate(candidate, folder)
+                _write_once(candidate, folder)
             kind = _class(candidate, base, folder, trees)
     except Exception as error:  # whatever a library that is missing here makes of its import
         kind = _unfused(candidate, base, _no_kernels(error), trees)
@@ -155,6 +158,19 @@ def _restored(base: type, files: _Files, guard: Any, trees: Trees = PLAIN) -> nn
         made.__dict__[GUARD] = guards.__new__(guards)
         made.__dict__[GUARD].__setstate__(guard)
     return made
+
+
+def _write_once(candidate: Candidate, folder: Path) -> None:
+    """Write it beside, and put it in its place: several processes may restore one module at once."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as beside:
+        written = Path(beside) / folder.name
+        write_candidate(candidate, written)
+        try:
+            written.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
 
 
 def _unfused(candidate: Candidate, base: type, why: str, trees: Trees) -> type:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ..facts.document import Document
 from ..facts.errors import UserError
+from ..facts.pattern import ANY_BATCH
 from ..facts.winner import Winner
 from ..ir.contraction import OPERATORS
 from ..report import words
@@ -35,7 +36,8 @@ def known(action: Action, text: str, *, cache: Path, say: Callable[[str], None])
         counts = (realisations.exported if action == "export" else realisations.imported)(cache, Path(text))
         return Shown(object=counts, drawn=(", ".join(f"{n} {what}" for what, n in counts.items()),))
     path = cache / memory.FILE
-    winners = exchange.winners(path) if path.exists() else ()
+    kept = exchange.winners(path) if path.exists() else ()
+    winners = [winner for winner in kept if not winner.shape_class.startswith(ANY_BATCH)]  # each stands there twice
     if action == "list":
         found, realised = [winner_object(w) for w in winners], realisations.realised(cache)
         tables = [*([realisations_table(realised)] if realised else []), *([winners_table(found)] if found else [])]

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from ..facts import codec
 from ..facts.outcome import PointTime, Tuned
+from ..facts.pattern import ANY_BATCH
 from ..facts.winner import Winner
 from ..report import words
 from ..run.tune import TunedProblem
@@ -68,7 +69,8 @@ def listed(path: Path, *, shipped: Path = memory.SHIPPED) -> list[Shown]:
     """What `winners list --json` prints: what is kept at `path`, if anything is, then what came with the package."""
     mine = exchange.winners(path) if path.exists() else ()
     theirs = exchange.winners(shipped, immutable=True)
-    return [*map(winner_object, mine), *(winner_object(w, kept="shipped") for w in theirs)]
+    found = [*map(winner_object, mine), *(winner_object(w, kept="shipped") for w in theirs)]
+    return [w for w in found if not w["shape_class"].startswith(ANY_BATCH)]  # each stands there twice
 
 
 def winners_table(found: Sequence[Shown]) -> Table:

@@ -100,6 +100,16 @@ class Pattern:
         kept = {d for d in range(len(program.domain)) if d not in program.reduced}
         return self._digest(lambda shape: tuple(_many(n) if d in kept else n for d, n in enumerate(shape)))
 
+    @property
+    def batch_class(self) -> str:
+        """The key of winners that are hints for other batches: equal for programs that differ, beside names and
+        numbers, in the size of the first dimension alone. "" where that is reduced."""
+        program = self.program
+        if 0 in program.reduced or not program.domain:
+            return ""
+        rows = program.domain[:1]
+        return ANY_BATCH + self._digest(lambda shape: ("rows", *shape[1:]) if shape[:1] == rows else shape)
+
     def _digest(self, told: Callable[[tuple[int, ...]], object]) -> str:
         program = self.program
         text = repr((self.kind, told(program.domain), program.reduced,
@@ -110,6 +120,7 @@ class Pattern:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+ANY_BATCH = "any batch "  # how keys begin of winners that are kept for other batches
 _MANY = 1024  # rows: enough for each multiprocessor to have several, so that a few more change little
 _LANES = 16  # neighbours that one access may take
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ..ir.graph import Graph
@@ -92,6 +93,14 @@ class Request:
     without: tuple[str, ...] = ()  # parts of the strategy that are switched off, to see what each is worth
     algebra: bool = True  # whether the amount of work may be changed (see frontend.rewrite.algebra)
     racecheck: bool = False  # where the winner goes under compute-sanitizer: under its racecheck, too
+
+
+def patterns_by_id(matched: Sequence[Matched]) -> dict[str, Pattern]:
+    """In order; of a pattern that stands in several cases, as it is in the first."""
+    found: dict[str, Pattern] = {}
+    for pattern in (p for m in matched for p in m.patterns):
+        found.setdefault(pattern.id, pattern)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,11 +39,14 @@ def match(
     case: int = 0,
     tiny_bytes: int = TINY_BYTES,
     allow_tf32: bool = False,
+    known: SharedKernels | None = None,
 ) -> Matched:
     """The patterns of one graph, numbered from `first_id`, and one line for every operator that is left to torch.
 
-    A single operator that moves fewer than `tiny_bytes` is left alone. `loose`: fp32's products may be TF32's class."""
-    return _numbered(case, _found(graph, unsupported, tiny_bytes, allow_tf32=allow_tf32), space, {}, first_id)
+    A single operator that moves fewer than `tiny_bytes` is left alone. `loose`: fp32's products may be TF32's class.
+    `known`: the patterns of other graphs, whose ids those with the same kernel have; it is added to."""
+    found = _found(graph, unsupported, tiny_bytes, allow_tf32=allow_tf32)
+    return _numbered(case, found, space, SharedKernels() if known is None else known, first_id)
 
 
 def explained(
@@ -56,7 +59,7 @@ def explained(
 ) -> tuple[Matched, dict[str, str]]:
     """The same, and why each call that does work is left to torch, by its name."""
     found = _found(graph, unsupported, tiny_bytes, allow_tf32=allow_tf32)
-    return _numbered(0, found, space, {}, 0), dict(found.left)
+    return _numbered(0, found, space, SharedKernels(), 0), dict(found.left)
 
 
 def match_segments(
@@ -80,7 +83,7 @@ def match_segments(
     left = tuple(f"{c.target}: no skeleton" for c in graph.calls if c.name in working and not c.view)
     whole = _Found([site for f in found for site in f.matches])
     unmatched = (*left, *(line for f in found for line in f.unmatched))
-    matched = _numbered(case, whole, space, {}, first_id)
+    matched = _numbered(case, whole, space, SharedKernels(), first_id)
     return replace(matched, unmatched=unmatched, segments=tuple(s for s, _ in used))
 
 
@@ -99,12 +102,46 @@ def match_all(
     tiny_bytes: int = TINY_BYTES,
 ) -> tuple[Matched, ...]:
     """One Matched for each case (None: an empty one). Equal programs have one id, in whichever cases they stand."""
-    known: dict[Program, Pattern] = {}
+    known = SharedKernels()
     matched = []
     for case, graph in enumerate(graphs):
         found = _Found(()) if graph is None else _found(graph, unsupported, tiny_bytes)
         matched.append(_numbered(case, found, space, known, 0))
     return tuple(matched)
+
+
+class SharedKernels:
+    """Patterns of several graphs. `any_rows`: of which programs one kernel takes any number of rows, so that programs
+    that differ in nothing else share one."""
+
+    def __init__(self, any_rows: Callable[[Program], bool] = lambda program: False) -> None:
+        self._any_rows = any_rows
+        self._patterns: dict[Program, Pattern] = {}
+
+    def __len__(self) -> int:
+        return len(self._patterns)
+
+    def get(self, program: Program) -> Pattern | None:
+        return self._patterns.get(self._kernel(program))
+
+    def add(self, pattern: Pattern) -> None:
+        self._patterns.setdefault(self._kernel(pattern.program), pattern)
+
+    def _kernel(self, program: Program) -> Program:
+        return without_rows(program) if self._any_rows(program) else program
+
+
+def without_rows(program: Program) -> Program:
+    """The program over no rows at all: equal for those that differ in their number alone."""
+    rows = program.domain[:1]
+
+    def bare(shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (0, *shape[1:]) if shape[:1] == rows else shape
+
+    return replace(
+        program, domain=bare(program.domain), operands=tuple(replace(o, shape=bare(o.shape)) for o in program.operands),
+        outputs=tuple(replace(o, shape=bare(o.shape)) for o in program.outputs),
+    )  # fmt: skip
 
 
 class _Found:
@@ -118,7 +155,7 @@ class _Found:
 
 
 def _numbered(
-    case: int, found: _Found, space: Callable[[Program], Space], known: dict[Program, Pattern], first_id: int
+    case: int, found: _Found, space: Callable[[Program], Space], known: SharedKernels, first_id: int
 ) -> Matched:
     """Gather equal programs into patterns; `known` holds the patterns of earlier cases and is added to."""
     places: dict[Program, list[tuple[Match, str]]] = {}
@@ -136,7 +173,7 @@ def _numbered(
             space=old.space if old else space(program),
             matches=tuple(site for site, _ in matches),
         )
-        known.setdefault(program, pattern)
+        known.add(pattern)
         patterns.append(pattern)
     return Matched(case=case, patterns=tuple(patterns), unmatched=found.unmatched)
 

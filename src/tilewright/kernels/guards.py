@@ -18,7 +18,7 @@ from torch.utils._device import DeviceContext
 from torch.utils.hooks import RemovableHandle
 
 from .contents import content
-from .survey import PLAIN, Survey, difference
+from .survey import PLAIN, WRITTEN, Survey, difference
 from .watched import Watched
 
 try:
@@ -390,8 +390,10 @@ def _strange(tensor: Tensor) -> str:
 
 
 def _moves(module: nn.Module, path: str) -> bool:
-    """Whether a state goes where its module goes; one that is a mere attribute stays."""
+    """Whether a state goes where its module goes, or its arguments; one that is a mere attribute stays."""
     *parents, name = path.split(".")
+    if name.startswith(WRITTEN):
+        return True
     holder = state_at(module, ".".join(parents)) if parents else module
     return name in holder._parameters or name in holder._buffers
 

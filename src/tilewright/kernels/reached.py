@@ -17,6 +17,9 @@ _UNNAMED = frozenset({"__getattr__", "__getattribute__", "__getitem__", "__iter_
 _DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType)
 _HEAP = 1 << 9  # among a class's flags: it can be changed
 _FILES = 6  # of files within files
+_SHOWING = frozenset({"tqdm"})  # packages that show progress: no result hangs on what they keep
+# Python's own files whose tables move with what runs beside a call, or lead to whoever registered classes there.
+_REGISTRIES = frozenset({"copy", "copyreg", "logging", "threading", "warnings", "weakref", "_weakrefset"})
 
 
 class ReachedCode:
@@ -132,12 +135,13 @@ class ReachedCode:
     def _space(self, space: dict[str, Any], mentioned: Set[str], names: set[str], depth: int) -> None:
         """Note what of a file's names is mentioned, and, where that is a module (`torch.nn.functional`), which of
         `names` are its."""
+        file = space.get("__name__")
         for name in sorted(mentioned & space.keys()):
             value = space[name]
             if isinstance(value, types.ModuleType):
                 if depth < _FILES:
                     self._space(vars(value), names, names, depth + 1)
-            elif callable(value) or not (depth and is_torch(space.get("__name__"))):
+            elif callable(value) or not ((depth and is_torch(file)) or file in _REGISTRIES):
                 self._globals[id(space), name] = space, name
                 self.read_functions(value)
 
@@ -147,4 +151,5 @@ def is_torch(name: str | None) -> bool:
 
 
 def _is_installed_with_python(kind: type) -> bool:
-    return is_torch(kind.__module__) or kind.__module__.split(".")[0] in sys.stdlib_module_names
+    root = kind.__module__.split(".")[0]
+    return is_torch(kind.__module__) or root in sys.stdlib_module_names or root in _SHOWING

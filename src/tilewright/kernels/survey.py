@@ -18,6 +18,7 @@ from .reached import ReachedCode
 from .watched import Watched, behind
 
 GUARD = "_tilewright_guard"  # the attribute of a module that holds its guard
+WRITTEN = "_tilewright_written_"  # how attributes begin that hold, during a call, arguments that it writes to
 PLAIN = (Tensor, nn.Parameter, nn.Buffer)  # tensors of these very types are what kernels take
 _BOOKKEEPING = frozenset(vars(nn.Module())) | {GUARD}
 _OPEN = frozenset(  # who names these may read any attribute
@@ -109,6 +110,9 @@ class Survey:
             else:
                 self._walk(child, _joined(path, name))
         for name, value in list(state.items()):
+            if name.startswith(WRITTEN):
+                self.watched.tensors[_joined(path, name)] = there, name
+                continue
             hides = callable(value) and not isinstance(value, nn.Module)  # a method, perhaps
             if name not in _BOOKKEEPING and (hides or self._open or name in read):
                 self.watched.value(there, name, value)

@@ -13,6 +13,7 @@ from tilewright.ir.graph import SOURCES, Call, Graph, Node, Ref, Struct, Templat
 from tilewright.ir.program import Program
 
 from .case_units import SEGMENT, Placed, Unit, Units, needed_when, takes_any_rows
+from .in_place import written
 from .once import constant
 from .torch_code import TORCH_DTYPES, expression, literal, template, viewed
 
@@ -179,7 +180,8 @@ class _Lines:
     def gone(self, i: int) -> list[str]:
         """The variables that nothing needs any more after unit `i`, which is written."""
         names, nodes = {*self.order[i].gives, *self.order[i].needs} - self.kept, self._units.nodes
-        local = (n for n in names if nodes[n].op not in SOURCES and self.names[n].isidentifier())
+        local = (n for n in names if nodes[n].op not in SOURCES and self.names[n].isidentifier()
+                 and self.names[n] not in self.parameters)  # fmt: skip
         return sorted(n for n in local if self._last[n] == i)
 
     def forget(self, gone: Sequence[str]) -> str:
@@ -189,8 +191,10 @@ class _Lines:
         """What writes the module's state and the arguments."""
         detach = ".detach()" if self._graph.wanted else ""
         nodes = {u.target: self._units.nodes[u.target] for u in self._graph.updates}
-        written = {t: _attribute(n.path) if n.op == "state" else self.names[t] for t, n in nodes.items()}
-        return [f"{written[u.target]}.copy_({self.names[u.value]}{detach})" for u in self._graph.updates]
+        places = {t: _attribute(n.path) if n.op == "state" else self.names[t] for t, n in nodes.items()}
+        there = {self._units.calls[name].results[0] for name in self._units.in_place}
+        return [f"{places[u.target]}.copy_({self.names[u.value]}{detach})"
+                for u in self._graph.updates if u.value not in there]  # fmt: skip
 
     def results(self) -> str:
         """The results that are needed."""
@@ -217,6 +221,9 @@ class _Lines:
     def _call(self, call: Call, gives: Collection[str]) -> str:
         args = [template(a, self.names) for a in call.args]
         args += [f"{key}={template(value, self.names)}" for key, value in call.kwargs]
+        if write := self._units.in_place.get(call.name):
+            self.names[call.results[0]] = self.names[write.target]
+            return written(call, args)
         results = [self._name(r) if r in gives else "_" for r in call.results]
         left = results[0] if call.single else ", ".join(results) + ("," if len(results) == 1 else "")
         callee = f"torch.ops.{call.target}"

@@ -11,6 +11,8 @@ from tilewright.facts.pattern import Match, Pattern
 from tilewright.ir.graph import TRACED, VIEWS, Call, Graph, Node, Ref, Struct, Template
 from tilewright.ir.program import Program
 
+from .in_place import Write, writes
+
 # How the target of a call begins that runs a segment's file.
 SEGMENT = "segment."
 
@@ -47,11 +49,19 @@ class Units:
         self._placed = {node: p for p in placed for node in p.gives}
         # Calls of which some part, but not the result, comes out of a kernel: what is left is run part by part.
         self._opened = {self.nodes[name].origin for name in (*self._matches, *self._placed)}
+        self.in_place: dict[str, Write] = writes(graph)  # calls that write to state, by name
 
     def ordered(self) -> list[Unit]:
         """All that must run to have what the graph returns and writes. Raises ValueError where the patterns wait for
         one another."""
-        return self._ordered(self._needed(self.kept))
+        units = self._needed(self.kept)
+        try:
+            return self._ordered(units)
+        except ValueError:
+            if not self.in_place:
+                raise
+        self.in_place = {}  # what reads the old contents needs the new ones
+        return self._ordered(units)
 
     def _is_here(self, match: Match) -> bool:
         """Whether a match stands in this graph, and not in another that has some of its values for inputs."""
@@ -99,6 +109,10 @@ class Units:
         """In an order in which they can run, near that of the graph; calls with effects keep theirs."""
         maker = {name: i for i, unit in enumerate(units) for name in unit.gives}
         waits = [{maker[n] for n in unit.needs if n in maker} - {i} for i, unit in enumerate(units)]
+        for i, unit in enumerate(units):
+            if isinstance(unit.what, Call) and unit.what.name in self.in_place:
+                old = self.in_place[unit.what.name].before
+                waits[i] |= {j for j, other in enumerate(units) if j != i and not old.isdisjoint(other.needs)}
         effects = [i for i, unit in enumerate(units) if isinstance(unit.what, Call) and unit.what.ordered]
         for before, after in pairwise(effects):
             waits[after].add(before)

@@ -11,7 +11,7 @@ from ..facts.candidate import Candidate, SourceFile
 from ..facts.device import Device
 from ..facts.pattern import CUDA_GRAPH, INDUCTOR, Choice, Pattern, Recipe, inductor_mode, without_inductor
 from ..facts.problem import Target
-from ..facts.run import CaseFacts, Matched
+from ..facts.run import CaseFacts, Matched, patterns_by_id
 from .case_code import case_code, states
 from .segment_code import SegmentCode, around, segment_code
 from .signature import signature
@@ -59,7 +59,7 @@ def compose(
     case has."""
     make, target = make or realisers(device), device.target
     mode, recipe = inductor_mode(recipe), without_inductor(recipe)
-    known = {p.id: p for m in matched for p in m.patterns}
+    known = patterns_by_id(matched)
     written = [choice for choice in recipe if choice.written is not None]
     points = {choice.pattern: choice.point for choice in recipe if choice.written is None}
     chosen = [known[name] for name in points]

@@ -16,7 +16,7 @@ from ..edges.gpu.machine import threads
 from ..facts.demand import Demand
 from ..facts.device import Device
 from ..facts.pattern import Choice, Pattern
-from ..facts.run import Matched
+from ..facts.run import Matched, patterns_by_id
 from ..facts.space import Point
 from ..facts.time_budget import UNBOUNDED, TimeBudget
 from ..realise.table import realisers
@@ -38,7 +38,7 @@ def foreseen(
     is remembered, as they are. What is compiled for the device is kept in `folder`, and `objects` learns
     of it. Not `tuned`, nobody will measure them: where a realiser has its points in order by a model of its own, the
     first alone is compiled, if it can run. What is not compiled when a share of `time` has passed is not measured."""
-    patterns = {p.id: p for m in matched for p in m.patterns if p.id not in known and len(p.space.points) > 1}
+    patterns = {k: p for k, p in patterns_by_id(matched).items() if k not in known and len(p.space.points) > 1}
     make, limit_s = realisers(device), time.limit_s(LIMIT_S, share=_SHARE)
     if device.target == "cuda" and patterns and time.left_s(_SHARE) < _LEAST_S:
         say("the budget leaves no time to compile all points: they stay in their order")
@@ -54,7 +54,10 @@ def foreseen(
             patterns = {k: p for k, p in patterns.items() if not (k in ranked and _is_able(p, demands, device))}
             demands |= compiled(list(patterns.values()))
         chosen = {k: _for_cuda(p, demands, device, say, ranked=k in ranked, late=late) for k, p in patterns.items()}
-    return tuple(replace(m, patterns=tuple(chosen.get(p.id, p) for p in m.patterns)) for m in matched)
+    spaces = {id: pattern.space for id, pattern in chosen.items()}
+    return tuple(
+        replace(m, patterns=tuple(replace(p, space=spaces.get(p.id, p.space)) for p in m.patterns)) for m in matched
+    )
 
 
 def _at_first(pattern: Pattern) -> Pattern:

@@ -10,7 +10,7 @@ from ..facts.candidate import Candidate, SourceFile
 from ..facts.document import Document
 from ..facts.pattern import Choice, Pattern, Recipe, subproblem_of, subproblems_written
 from ..facts.realised import Known
-from ..facts.run import AGENT, GIVEN, CaseFacts, Matched, Request, SearchContext
+from ..facts.run import AGENT, GIVEN, CaseFacts, Matched, Request, SearchContext, patterns_by_id
 from ..realise.compose import compose
 from ..realise.digests import skeleton_digests
 from ..realise.written.near import skeletons_near
@@ -25,7 +25,7 @@ from .opened import OpenedJudge
 from .others import called_libraries, inductor_points
 from .places import Places, Say
 from .realisations import document_of, doubt_of, is_solved, known_of_module, known_of_subproblems
-from .winners import known_winners
+from .winners import known_winners, narrowed, near_winners
 
 if TYPE_CHECKING:
     from ..judge.discover import LookedInto
@@ -50,15 +50,20 @@ class Learning:
         rewritten = self._rewritten(matched) if request.strategy in WITH_ALGEBRA else ()
         both = (*matched, *rewritten)
         remembered, hinted = known_winners(both, machine, winners=places.winners, shipped=places.shipped)
+        near: Recipe = ()
+        if request.strategy != "tune":
+            known_ones = (*remembered, *hinted)
+            near = near_winners(both, machine, but=known_ones, winners=places.winners, shipped=places.shipped)
         known = {choice.pattern for choice in remembered} if request.strategy != "tune" else set()
         whole = known_of_module(self._problem, machine, places.realised) if request.strategy == "fact" else ()
         solved = is_solved(request, whole)
         if solved or request.strategy == GIVEN:  # nobody tunes them
             known |= {p.id for m in both for p in m.patterns}
         both = foreseen(
-            both, device, known=known, say=say, time=opened.time,
+            narrowed(both, near) if device.target == "cuda" else both, device, known=known, say=say, time=opened.time,
             folder=places.libraries, objects=self._objects, tuned="tuning" not in request.without,
         )  # fmt: skip
+        both = narrowed(both, near)
         matched, rewritten = both[: len(matched)], both[len(matched) :]
         called, refusals = called_libraries(request, cases, matched, device=device, say=say)
         looked, realised = None, whole
@@ -68,7 +73,7 @@ class Learning:
             run=request.run, problem=self._problem, machine=machine, strategy=request.strategy,
             seed=request.seed, budget_s=request.budget_s, cases=cases, matched=matched, remembered=remembered,
             sanitize=request.sanitize, versions=(*versions(), *skeleton_digests(self._problem.target)),
-            languages=languages(self._problem.target), hinted=hinted,
+            languages=languages(self._problem.target), hinted=(*hinted, *near),
             model=request.model.name if request.model else "", limits=request.limits,
             start=self._start(matched, remembered) if request.model else None, near=self._near(),
             without=request.without, rewritten=rewritten, parts=looked.discovery.parts if looked else (),
@@ -85,7 +90,7 @@ class Learning:
         if not steps:
             return ()
         cases = tuple(replace(case, graph=case.rewritten or case.graph) for case in given)
-        first = sum(len(m.patterns) for m in matched)
+        first = len(patterns_by_id(matched))
         found = found_patterns(cases, self._opened.device, first_id=first, allow_tf32=self._problem.allow_tf32)
         if all(map(_only_spares, given)) and not any(map(_has_zeros, (p for m in found for p in m.patterns))):
             return ()  # no kernel of this target leaves zeros out
@@ -132,7 +137,7 @@ class Learning:
     def _start(self, matched: tuple[Matched, ...], remembered: Recipe) -> Candidate | None:
         """Every pattern realised, at the point that won before or the likeliest one; None where nothing matched."""
         known = {choice.pattern: choice.point for choice in remembered}
-        patterns = [p for m in matched for p in m.patterns]
+        patterns = patterns_by_id(matched).values()
         recipe = tuple(Choice(pattern=p.id, point=known.get(p.id, p.space.points[0])) for p in patterns)
         problem = self._problem
         return (

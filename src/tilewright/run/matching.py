@@ -9,7 +9,7 @@ from ..facts.device import Device
 from ..facts.devices import device_of
 from ..facts.pattern import Recipe
 from ..facts.run import CaseFacts, Matched, SearchContext
-from ..fusion import match
+from ..fusion import SharedKernels, match
 from ..realise.compose import compose
 from ..realise.table import realisers
 from .training import match_training
@@ -18,9 +18,11 @@ from .training import match_training
 def found_patterns(
     cases: tuple[CaseFacts, ...], device: Device, *, first_id: int = 0, allow_tf32: bool = False
 ) -> tuple[Matched, ...]:
-    """The patterns of every case, numbered through; a case that could not be traced has none."""
+    """The patterns of every case, numbered through, in inference those with the same kernel once; a case that could not
+    be traced has none."""
     make = realisers(device)
-    one = partial(match, unsupported=make.unsupported, space=make.space, allow_tf32=allow_tf32)
+    shared = SharedKernels(make.any_rows)
+    one = partial(match, unsupported=make.unsupported, space=make.space, allow_tf32=allow_tf32, known=shared)
     training = partial(match_training, unsupported=make.unsupported, space=make.space, allow_tf32=allow_tf32)
     found: list[Matched] = []
     for index, case in enumerate(cases):
@@ -30,7 +32,7 @@ def found_patterns(
         elif case.graph.wanted:
             found.append(training(case.graph, case=index, first_id=first, first_segment=before))
         else:
-            found.append(one(case.graph, case=index, first_id=first))
+            found.append(one(case.graph, case=index, first_id=first_id))
     return tuple(found)
 
 

@@ -33,7 +33,7 @@ from ..facts.move import (
 )
 from ..facts.outcome import Captured, Failure, Inspected, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
-from ..facts.run import AGENT, GIVEN, Request, SearchContext, Timing
+from ..facts.run import AGENT, GIVEN, Request, SearchContext, Timing, patterns_by_id
 from ..facts.time_budget import TimeBudget
 from ..facts.verdict import Verified
 from ..judge import sanitize as sanitizing
@@ -48,7 +48,7 @@ from .places import Places, Say
 from .realisations import realised_by
 from .remote import Remote, bundle_folder
 from .winnable import say_winnable
-from .winners import winner_of
+from .winners import kept_as, winner_of
 
 _USUAL = Timing()
 _LEAST_OF_RESUMED = 0.25  # of the budget, for a run that goes on after its time
@@ -385,9 +385,10 @@ def _remember(context: SearchContext, events: tuple[Event, ...], stop: Stop, win
     for event in events:
         if isinstance(event.move, Tune) and event.move.pattern in chosen:
             winner = winner_of(context, event, chosen[event.move.pattern], found_at=now)
-            warning = memory.remember(winners, winner) if winner is not None else ""
-            if warning:
-                yield warning
+            pattern = patterns_by_id((*context.matched, *context.rewritten)).get(event.move.pattern)
+            for entry in kept_as(winner, pattern) if winner is not None and pattern is not None else ():
+                if warning := memory.remember(winners, entry):
+                    yield warning
 
 
 def progress(event: Event) -> str:

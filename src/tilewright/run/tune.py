@@ -12,10 +12,10 @@ from pathlib import Path
 
 from ..edges.ledger import Ledger
 from ..facts.errors import UserError
-from ..facts.move import Event
+from ..facts.move import Event, Tune
 from ..facts.outcome import Tuned
 from ..facts.problem import Problem
-from ..facts.run import Request, SearchContext, Timing
+from ..facts.run import Request, SearchContext, Timing, patterns_by_id
 from ..facts.winner import Winner
 from ..search.strategies import tune as strategy
 from ..search.strategies.tuning import winning
@@ -24,7 +24,7 @@ from .drive import drive
 from .evaluator import Evaluator
 from .optimize import progress
 from .places import Places
-from .winners import winner_of
+from .winners import kept_as, winner_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,9 +64,11 @@ def tune(
                 point = winning(event.outcome) if isinstance(event.outcome, Tuned) else None
                 now = datetime.now(UTC).isoformat(timespec="seconds")
                 winner = winner_of(context, event, point, found_at=now) if point is not None else None
-                if winner is not None:
+                if winner is not None and isinstance(event.move, Tune):
                     found.append(winner)
-                    warnings.extend(filter(None, [memory.remember(places.winners, winner)]))
+                    pattern = patterns_by_id((*context.matched, *context.rewritten))[event.move.pattern]
+                    kept = (memory.remember(places.winners, entry) for entry in kept_as(winner, pattern))
+                    warnings.extend(filter(None, kept))
 
             drive(
                 strategy(context, trials), ledger=ledger, perform=lambda move: bench.perform(context, move),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ..facts.device import Device
@@ -11,7 +12,7 @@ from ..facts.machine import Machine
 from ..facts.move import Event, Tune
 from ..facts.outcome import Tuned
 from ..facts.pattern import Choice, Pattern, Recipe
-from ..facts.run import Matched, SearchContext
+from ..facts.run import Matched, SearchContext, patterns_by_id
 from ..facts.space import Point
 from ..facts.version import VERSION
 from ..facts.winner import Winner, toolchain
@@ -40,6 +41,45 @@ def known_winners(
             known = remembered if own and _is_sure(found) else hinted
             known.append(Choice(pattern=pattern.id, point=found.point))
     return tuple(remembered), tuple(hinted)
+
+
+def near_winners(
+    matched: Sequence[Matched], machine: Machine, *, but: Recipe, winners: Path, shipped: Path = memory.SHIPPED
+) -> Recipe:
+    """By pattern, but for those that are known, the points that won on this machine with this toolchain and these
+    skeletons where there were more or fewer rows."""
+    versions = {"tilewright": VERSION, **dict(skeleton_digests(machine.target))}
+    device, known, near = device_of(machine), {choice.pattern for choice in but}, list[Choice]()
+    for pattern in patterns_by_id(matched).values():
+        if pattern.id in known or not pattern.batch_class:
+            continue
+        now = toolchain(machine, tilewright=made_by(pattern, versions, device))
+        found = memory.recall(winners, machine, now, pattern.batch_class, shipped=shipped)
+        own = found is not None and found.device == machine.device and found.toolchain == now
+        if found is not None and own and pattern.space.holds(found.point):
+            near.append(Choice(pattern=pattern.id, point=found.point))
+    return tuple(near)
+
+
+def narrowed(matched: Sequence[Matched], near: Recipe) -> tuple[Matched, ...]:
+    """The same patterns, each of which a near batch's winner is known with that and the likeliest of its other points:
+    no more of them are compiled and measured."""
+    points = {choice.pattern: choice.point for choice in near}
+
+    def few(pattern: Pattern) -> Pattern:
+        won = points.get(pattern.id)
+        if won is None:
+            return pattern
+        others = tuple(p for p in pattern.space.points if p != won)[:1]
+        return replace(pattern, space=replace(pattern.space, points=(won, *others)))
+
+    return tuple(replace(m, patterns=tuple(map(few, m.patterns))) for m in matched)
+
+
+def kept_as(winner: Winner, pattern: Pattern) -> tuple[Winner, ...]:
+    """The entries by which later runs find a winner: for such rows as these, and, as a hint, for any number."""
+    key = pattern.batch_class
+    return (winner, replace(winner, shape_class=key)) if key else (winner,)
 
 
 def made_by(pattern: Pattern, versions: Mapping[str, str], device: Device) -> str:
@@ -73,7 +113,3 @@ def winner_of(context: SearchContext, event: Event, point: Point, *, found_at: s
         ),
         floor_share=context.machine.floor_ns(context.cases[0].work) / time_ns.mid, found_at=found_at,
     )  # fmt: skip
-
-
-def patterns_by_id(matched: Sequence[Matched]) -> dict[str, Pattern]:
-    return {p.id: p for m in matched for p in m.patterns}

@@ -36,6 +36,11 @@ class Unknown:
     x: Tensor
 
 
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    x: Tensor
+
+
 class Named(nn.Module):
     """The first two arguments may come by position."""
 
@@ -129,7 +134,8 @@ class Fills(nn.Module):
         (torch.relu, (torch.ones(2),), "not an nn.Module"),
         (nn.ReLU(), (torch.ones(2, device="meta"),), "meta device"),
         (Bad(), (torch.ones(2),), r"register_dataclass\(Unknown\)"),
-        (nn.ReLU(), ((Unknown(torch.ones(2)),),), r"register_dataclass\(Unknown\)"),
+        (nn.ReLU(), ((Slotted(torch.ones(2)),),), r"register_dataclass\(Slotted\)"),
+        (nn.ReLU(), ((Unknown(torch.ones(2)),),), "ReLU.forward does not take the example: TypeError"),
         (Fills(), (torch.ones(2), {"cache": {}}), "puts new tensors into an argument"),
     ],
 )

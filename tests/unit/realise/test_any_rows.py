@@ -20,6 +20,7 @@ from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import Target, Work
 from tilewright.facts.run import CaseFacts
 from tilewright.frontend.rows import traced
+from tilewright.frontend.trace import trace
 from tilewright.ir.access import Position
 from tilewright.ir.program import Program
 from tilewright.realise.compose import compose
@@ -209,3 +210,42 @@ def test_so_does_one_with_products_that_are_left_to_torch(tmp_path: Path, alone:
     with pytest.warns(RuntimeWarning, match=came):
         ours(torch.randn(1, *shape[1:]))
     assert model.FALLBACKS == {"no case has this signature": 1}
+
+
+@torch.no_grad()
+def test_cases_that_differ_in_rows_alone_share_their_kernels(tmp_path: Path, alone: None) -> None:
+    names: dict[str, Any] = {}
+    exec(SOURCE, names)
+    work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
+    graphs = [trace(names["Model"](), operands(rows), {}) for rows in (16, 40)]
+    cases = tuple(CaseFacts(inputs=(), outputs=(), work=work, graph=graph) for graph in graphs)
+    for device in DEVICES_OF.values():
+        matched = found_patterns(cases, device)
+        assert [p.id for p in matched[0].patterns] == [p.id for p in matched[1].patterns]
+        assert [p.program.domain[0] for m in matched for p in m.patterns] == [16, 40]
+    matched = found_patterns(cases, DEVICES_OF["cpu"])
+    recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
+    candidate = compose(SOURCE, cases, matched, recipe, device=DEVICES_OF["cpu"])
+    assert sum(file.path.startswith("fused_") and file.path.endswith(".py") for file in candidate.files) == 1
+    write_candidate(candidate, tmp_path)
+    sys.path.insert(0, str(tmp_path))
+    spec = importlib.util.spec_from_file_location("model_shared", tmp_path / "model.py")
+    assert spec is not None and spec.loader is not None
+    model = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(model)
+    ours, theirs = model.ModelNew(), model.Model()
+    ours.load_state_dict(theirs.state_dict())
+    for rows in (16, 40, 16):
+        x, y = operands(rows)
+        torch.testing.assert_close(ours(x, y), theirs(x, y))
+    assert not model.FALLBACKS
+    ours(*operands(24))
+    assert len(model.FALLBACKS) == 1, "these graphs say nothing of other rows"
+
+
+def test_programs_of_which_a_kernel_takes_one_number_of_rows_are_apart() -> None:
+    graphs = [traced(torch.nn.Softmax(0), (torch.randn(rows, 700),), {}) for rows in (64, 96)]
+    work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
+    cases = tuple(CaseFacts(inputs=(), outputs=(), work=work, graph=graph) for graph in graphs)
+    first, second = (m.patterns for m in found_patterns(cases, DEVICES_OF["cpu"]))
+    assert first and second and {p.id for p in first}.isdisjoint(p.id for p in second)

@@ -18,7 +18,7 @@ from tilewright.facts.space import Knob, Space, point
 from tilewright.facts.version import VERSION
 from tilewright.facts.winner import Toolchain
 from tilewright.realise.digests import skeleton_digests
-from tilewright.run.winners import known_winners, made_by, winner_of
+from tilewright.run.winners import kept_as, known_winners, made_by, narrowed, near_winners, winner_of
 from tilewright.search.tune.exchange import export
 from tilewright.search.tune.memory import remember
 
@@ -86,6 +86,31 @@ def test_a_few_rows_more_are_of_the_same_class_where_rows_are_many() -> None:
     assert columns[0].shape_class == columns[1].shape_class != columns[2].shape_class, "as vectors can be read"
     gathers = [replace(PATTERN, program=kp.embedded(n, 512)) for n in (8192, 8208)]
     assert len({p.shape_class for p in gathers}) == 2, "of loads each shape is its own"
+
+
+def test_what_won_at_another_batch_is_measured_first_beside_one_other_point(tmp_path: Path) -> None:
+    path, nowhere = tmp_path / "winners.db", tmp_path / "none.db"
+    tuned, other, wider = (replace(p, id=f"fused_{i}") for i, p in enumerate(softmaxes((8, 512), (96, 512), (8, 544))))
+    assert len({p.shape_class for p in (tuned, other, wider)}) == 3
+    found = winner(point(unroll=3), shape_class=tuned.shape_class)
+    for entry in kept_as(found, tuned):
+        remember(path, entry)
+    matched = (Matched(case=0, patterns=(other, wider), unmatched=()),)
+    assert known_winners(matched, MACHINE, winners=path, shipped=nowhere) == ((), ())
+    near = near_winners(matched, MACHINE, but=(), winners=path, shipped=nowhere)
+    assert near == (Choice(pattern=other.id, point=point(unroll=3)),)
+    assert not near_winners(matched, MACHINE, but=near, winners=path, shipped=nowhere), "what is known needs no hint"
+    moved_on = replace(MACHINE, torch="another")
+    assert not near_winners(matched, moved_on, winners=path, but=(), shipped=nowhere), "a hint of a hint"
+    few = narrowed(matched, near)[0].patterns
+    assert few[0].space.points == (point(unroll=3), other.space.points[0]) and few[1] == wider
+    assert len(other.space.points) == 4
+
+
+def test_reduced_over_the_batch_each_size_is_its_own() -> None:
+    (columns,) = softmaxes((64, 512))
+    columns = replace(columns, program=kp.softmax((64, 512), 0))
+    assert not columns.batch_class and kept_as(winner(), columns) == (winner(),)
 
 
 def tuning(outcome: Outcome) -> Event:

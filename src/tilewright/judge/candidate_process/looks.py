@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -20,44 +22,50 @@ from .unjoined import leaves_streams
 class Looks:
     """Answers these requests on one subject."""
 
-    __slots__ = ("_arenas", "_recorded", "_subject", "_timer")  # no method can be hidden in an instance
+    __slots__ = ("_anew", "_arenas", "_recorded", "_subject", "_timer")  # no method can be hidden in an instance
 
-    def __init__(self, subject: CandidateSubject, arenas: MappedArenas, timer: Timer) -> None:
-        self._subject, self._arenas, self._timer = subject, arenas, timer
+    def __init__(
+        self, subject: CandidateSubject, arenas: MappedArenas, timer: Timer, anew: Callable[[], None]
+    ) -> None:  # fmt: skip
+        self._subject, self._arenas, self._timer, self._anew = subject, arenas, timer, anew
         self._recorded: RecordedGraph | None = None
 
     def forget(self) -> None:
         """Let what was recorded go."""
         self._recorded = None
 
+    def _call(self, request: Any) -> Callable[[], Any]:
+        ready = self._subject.bound(request.args, self._arenas.read(request.inputs))
+        return lambda: (self._anew(), ready()())[1]
+
     def peak(self, request: wire.Peak) -> wire.PeakBytes:
-        inputs = self._arenas.read(request.inputs)
+        call = self._call(request)
         if self._subject.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        with blaming("raised", "forward raised"):
-            self._subject.run(request.args, inputs)
+        with blaming("raised", "forward raised"), self._subject.grad_mode():
+            call()
         if self._subject.device != "cuda":
             return wire.PeakBytes(allocated=0)
         driver.synchronize()
         return wire.PeakBytes(allocated=int(torch.cuda.max_memory_allocated()))
 
     def profile(self, request: wire.Profile) -> wire.Profiled:
-        ready = self._subject.bound(request.args, self._arenas.read(request.inputs))
+        call = self._call(request)
         with blaming("raised", "forward raised under the profiler"), self._subject.grad_mode():
-            seen = profile.spent(self._subject.device, lambda: ready()(), launches=request.launches)
+            seen = profile.spent(self._subject.device, call, launches=request.launches)
         if self._subject.device != "cuda":
             return wire.Profiled(spent=seen)
         return wire.Profiled(spent=seen, launches=len(seen), launch_ns=profile.launch_ns())
 
     def capture(self, request: wire.CaptureRequest) -> wire.CaptureReply:
-        ready = self._subject.bound(request.args, self._arenas.read(request.inputs))
+        call = self._call(request)
         with self._subject.grad_mode():
-            return wire.CaptureReply(leaves_streams=leaves_streams(lambda: ready()()))
+            return wire.CaptureReply(leaves_streams=leaves_streams(call))
 
     def record_graph(self, request: wire.RecordGraph) -> None:
-        ready = self._subject.bound(request.args, self._arenas.read(request.inputs))
+        call = self._call(request)
         with self._subject.grad_mode(), blaming("raised", "forward raised"):
-            self._recorded = RecordedGraph(lambda: ready()())
+            self._recorded = RecordedGraph(call)
 
     def replay_graph(self, request: wire.ReplayGraph) -> wire.GraphReplayed:
         if self._recorded is None:

@@ -113,6 +113,11 @@ class Moving:
         self._spare: Copies = ()
         self.attributes: tuple[Attribute, ...] = ()
 
+    @property
+    def counts(self) -> bool:
+        """Whether it is more than statistics of batches, which any number of calls may move."""
+        return any(not name.endswith(("running_mean", "running_var", "num_batches_tracked")) for name in self._names)
+
     def put_back(self) -> None:
         with torch.no_grad():
             for name, tensor in zip(self._names, self._tensors, strict=True):

@@ -6,6 +6,7 @@ import ctypes
 import json
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +21,7 @@ from .modes import require_no_modes
 from .moving import read_attributes
 from .state import MovingState, hidden_specs, state_specs
 from .subject import CandidateSubject, poisoned
-from .timed import CallTimer
+from .timed import CallTimer, anew
 from .timing import Timer
 
 Request = tuple[Any, int]  # a request and the descriptor that came with it, -1 for none
@@ -37,7 +38,7 @@ class CandidateSession:
         self._timer = Timer(device)
         self._state = MovingState(self._subject, self._arenas)
         self._timed = CallTimer(self._subject, self._arenas, self._timer)
-        self._looks = Looks(self._subject, self._arenas, self._timer)
+        self._looks = Looks(self._subject, self._arenas, self._timer, partial(anew, self._timed))
         self._make: type | None = None
         self._entry_module: Any = None
         state, timed, looks = self._state, self._timed, self._looks

@@ -99,3 +99,9 @@ class CallTimer:
         self._subject.held.take(wire.LEFT, taken.left.seen, inputs)
         moved = first_moved(given, inputs)
         return wire.Called(outputs_tree=tree, outputs=outputs, moved_input=moved, attributes=taken.left.attributes)
+
+
+def anew(timer: CallTimer) -> None:
+    """Put the state back to what was dealt, if calls move it on so that many in a row would lead out of it."""
+    if timer._dealt is not None and timer._dealt.moving.counts:
+        timer._dealt.moving.put_back()

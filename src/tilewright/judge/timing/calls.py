@@ -7,6 +7,7 @@ clocks, the cell's around the call (its tick) and the judge's around the whole r
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -37,6 +38,15 @@ class TimedSubject:
     repeat: int = 1
     moved: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
+
+    def as_long(self, times: float) -> TimedSubject:
+        """The same, with so many calls as one, as a second call moves on from what the first has left: statistics of
+        batches bear that, a cache would be full."""
+        bears = all(name.rpartition(".")[2] in _STATISTICS for name in self.moved)
+        return replace(self, repeat=max(1, math.ceil(times)) if bears else 1)
+
+
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 @dataclass(frozen=True, slots=True)

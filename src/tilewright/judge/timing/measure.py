@@ -7,7 +7,6 @@ refused.
 
 from __future__ import annotations
 
-import math
 import statistics as plain
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -189,8 +188,7 @@ def _require_confirmed(schedule: BurstSchedule, ours: TimedSubject, eager: Timed
     """What speaks against the candidate must be seen each time that it is looked for anew, and against eager's calls
     repeated until they take as long: on a busy machine, whoever has computed for longer waits longer to go on."""
     name, other = (ours.name, eager.name) if cold else (warm(ours.name), warm(eager.name))
-    as_long = max(1, math.ceil(said_s(schedule, name) / said_s(schedule, other)))
-    subjects = ours, replace(eager, repeat=as_long)
+    subjects = ours, eager.as_long(said_s(schedule, name) / said_s(schedule, other))
     calls = {p.name: schedule.calls[ours.name] for p in subjects}
     for _ in range(_CLOCK_TRIALS):
         again = schedule.anew(subjects, calls)

@@ -8,10 +8,9 @@ short the calls are.
 
 from __future__ import annotations
 
-import math
 import statistics as plain
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ...facts.outcome import Interval
 from ..wire import messages as wire
@@ -57,8 +56,7 @@ def check_slope(
         return None
     for trial in range(_TRIALS):
         # who has computed for longer waits longer to go on, where the machine is busy
-        as_long = max(1, math.ceil(said_s[0] / said_s[1])) if trial else 1
-        subjects = ours, replace(eager, repeat=as_long)
+        subjects = ours, eager.as_long(said_s[0] / said_s[1] if trial else 1)
         excess_ns, tick_ns = _excess(schedule, subjects, look=None if trial else look)
         if excess_ns.low <= _slack_ns(schedule, tick_ns):
             return excess_ns

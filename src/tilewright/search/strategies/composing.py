@@ -188,8 +188,8 @@ class Composing(Tuning):
             for pattern in matched.patterns:
                 key = titles[pattern.id]
                 seen[key] = seen.get(key, 0) + 1
-                chosen = [c for c in recipe if c.pattern == pattern.id]
-                groups.setdefault((*key, seen[key]), []).extend(chosen)
+                group = groups.setdefault((*key, seen[key]), [])
+                group += [c for c in recipe if c.pattern == pattern.id and c not in group]
         alone = [(c,) for c in recipe if c.pattern not in titles and c.pattern != INDUCTOR]
         return [*(tuple(g) for g in groups.values() if g), *alone]
 

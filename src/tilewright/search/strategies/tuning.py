@@ -9,7 +9,7 @@ from typing import TypeVar
 from ...facts.move import Event, Move, Stop, Try, Tune
 from ...facts.outcome import Tuned
 from ...facts.pattern import Choice, Pattern, Recipe, without_idle
-from ...facts.run import SearchContext
+from ...facts.run import SearchContext, patterns_by_id
 from ...facts.space import Point
 from .searching import searched, size
 from .spending import Spending
@@ -25,7 +25,7 @@ class Tuning:
 
     def __init__(self, context: SearchContext) -> None:
         self.context = context
-        self.patterns = tuple(p for matched in context.matched for p in matched.patterns)
+        self.patterns = tuple(patterns_by_id(context.matched).values())
         self.main = context.matched[0].patterns
         self.spent_s = context.opened_s
         self.judged_s = 0.0  # what the longest judgement took
