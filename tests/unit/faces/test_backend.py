@@ -49,10 +49,10 @@ class Broken(Block):
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, haste: None) -> Iterator[None]:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "backend-cache"))
     monkeypatch.setattr(backend, "_said", set())
-    monkeypatch.setattr(torch._inductor.config, "cpp_cache_precompile_headers", False)
     torch._dynamo.reset()
     torch.manual_seed(0)
-    yield
+    with torch._inductor.config.patch(cpp_cache_precompile_headers=False):
+        yield
     torch._dynamo.reset()
 
 

@@ -278,7 +278,7 @@ class Model(torch.nn.Module):
     ("source", "expected"),
     [
         (SMALL, ["default", "reduce-overhead", "cuda-graph"]),
-        (WRITES, ["default", "max-autotune-no-cudagraphs", "cuda-graph"]),
+        (WRITES, ["default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune", "cuda-graph"]),
         (WRITES_ARGUMENTS, ["default"]),
         (DRAWS, ["default"]),
         ("", ["default", "reduce-overhead", "max-autotune-no-cudagraphs", "max-autotune"]),  # not traced
