@@ -11,7 +11,6 @@ from rich.table import Table
 
 from ..facts import codec
 from ..facts.outcome import PointTime, Tuned
-from ..facts.pattern import ANY_BATCH
 from ..facts.winner import Winner
 from ..report import words
 from ..run.tune import TunedProblem
@@ -69,8 +68,8 @@ def listed(path: Path, *, shipped: Path = memory.SHIPPED) -> list[Shown]:
     """What `winners list --json` prints: what is kept at `path`, if anything is, then what came with the package."""
     mine = exchange.winners(path) if path.exists() else ()
     theirs = exchange.winners(shipped, immutable=True)
-    found = [*map(winner_object, mine), *(winner_object(w, kept="shipped") for w in theirs)]
-    return [w for w in found if not w["shape_class"].startswith(ANY_BATCH)]  # each stands there twice
+    kept = (*((w, "here") for w in exchange.counted(mine)), *((w, "shipped") for w in exchange.counted(theirs)))
+    return [winner_object(winner, kept=where) for winner, where in kept]
 
 
 def winners_table(found: Sequence[Shown]) -> Table:
@@ -91,7 +90,8 @@ def merged(mine: Path, other: Path) -> dict[str, int]:
 def exported(mine: Path, to: Path, *, add: bool) -> dict[str, int]:
     found = exchange.winners(mine)
     exchange.export(found, to, add=add)
-    return {"exported": len(found)} | ({"there now": len(exchange.winners(to))} if add else {})
+    there = {"there now": len(exchange.counted(exchange.winners(to)))} if add else {}
+    return {"exported": len(exchange.counted(found))} | there
 
 
 def _table(*more: str) -> Table:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...facts.errors import UserError
+from ...facts.pattern import ANY_BATCH
 from ...facts.winner import Winner
 from .store import COLUMNS, PUT, OtherFormat, from_row, opened, to_row
 
@@ -52,7 +53,13 @@ def merge(path: Path, other: Path) -> MergeCounts:
             file.commit()
     except (OSError, sqlite3.Error, OtherFormat) as error:
         raise UserError(f"{path}: winners can't be merged into it: {error}") from error
-    return MergeCounts(added=len(fresh), replaced=len(newer), kept=len(theirs) - len(fresh) - len(newer))
+    added, replaced, all_of_them = (len(counted(found)) for found in (fresh, newer, theirs))
+    return MergeCounts(added=added, replaced=replaced, kept=all_of_them - added - replaced)
+
+
+def counted(found: Sequence[Winner]) -> tuple[Winner, ...]:
+    """Without the second entry of each, by which other batches find it."""
+    return tuple(w for w in found if not w.shape_class.startswith(ANY_BATCH))
 
 
 def export(found: Sequence[Winner], to: Path, *, add: bool = False) -> None:
