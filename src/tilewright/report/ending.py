@@ -60,7 +60,7 @@ def ending(context: SearchContext, events: Sequence[Event]) -> Ending:
     """Distil a run. `improved` needs an accepted final candidate that is faster than eager beyond noise."""
     found = _distilled(context, events)
     mode = _theirs(found)
-    if not mode or found.status == "unfinished" or found.seen is None:
+    if not mode or found.status in ("unfinished", "failed") or found.seen is None:
         return found
     told = f"{found.verdict.summary}; {found.seen.compile_title} is faster: {_beside_eager(found.seen)}"
     return replace(found, theirs=mode, verdict=replace(found.verdict, summary=told))

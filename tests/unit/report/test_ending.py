@@ -159,3 +159,14 @@ def test_torch_compile_is_named_where_it_is_faster_than_what_is_handed_over(
     told = f"torch.compile (reduce-overhead) is faster: {compiled:.2f}x as fast as eager"
     assert end.verdict.summary.endswith(told) == bool(theirs)
     assert summary(context(), run, candidate_dir="")["theirs"] == (theirs or None)
+
+
+def test_a_failure_stays_one_though_torch_compile_is_faster() -> None:
+    times = tuple((name, near(ns)) for name, ns in (("ours", 5e5), ("eager", 1e6), ("compile", 4e5)))
+    race = Failure(stage="sanitize", reason="race", summary="a race")
+    run = events(
+        (Try(what=GIVEN, why=""), replace(timed(2.0), times_ns=times)), (Sanitize(what=GIVEN), race),
+        (Stop(best=None, why="refused"), None),
+    )  # fmt: skip
+    end = ending(context(), run)
+    assert (end.status, end.theirs) == ("failed", "")
