@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-import torch.utils._pytree as pytree
 from torch import Tensor, nn
+
+from .transformer import Output
 
 HEADS, WIDTH, WORDS, LENGTH = 4, 32, 50, 24
 SIZE = WIDTH // HEADS
@@ -45,21 +45,6 @@ class StaticCache:
 
     def tensors(self) -> list[Tensor]:
         return [t for layer in self.layers for t in (layer.keys, layer.values, layer.seen)]
-
-
-class Output(OrderedDict):  # type: ignore[type-arg]
-    """A dict whose entries are attributes, too."""
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError:
-            raise AttributeError(name) from None
-
-
-pytree.register_pytree_node(
-    Output, lambda o: (list(o.values()), list(o)), lambda values, names: Output(zip(names, values, strict=True))
-)
 
 
 class CachedAttention(nn.Module):
