@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import importlib
 import inspect
 import io
 import re
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -128,6 +130,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
     def __init__(self, file: io.BytesIO, module: nn.Module) -> None:
         super().__init__(file)
         self._state = {id(t) for t in module.state_dict(keep_vars=True).values()}
+
+    def reducer_override(self, value: Any) -> Any:
+        """Modules of classes of their own, such as torch.classes, to which any function refers that uses torch and an
+        attribute `classes` of whatever: they are imported by name, which cloudpickle does for plain ones alone."""
+        if type(value) is not ModuleType and isinstance(value, ModuleType) and sys.modules.get(value.__name__) is value:
+            return importlib.import_module, (value.__name__,)
+        return super().reducer_override(value)
 
     def persistent_id(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor) or id(value) not in self._state:
