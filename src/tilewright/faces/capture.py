@@ -7,10 +7,12 @@ import base64
 import importlib
 import inspect
 import io
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -145,16 +147,51 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
         return kind, tuple(value.shape), _dtype_name(value), value.requires_grad
 
 
-@contextmanager
-def _by_value(kinds: Iterable[type]) -> Iterator[None]:
-    """Pickle classes by value that another process may not find: all that no installed package defines."""
-    installed = installed_paths()
-    own = set()
+def _pickled(module: nn.Module, held: object, kinds: Iterable[type]) -> bytes:
+    """By value where another process may not find the classes: all that no package in site-packages defines. What of
+    those can't be, as a package has locks and caches that its functions use, is found by name where it is installed
+    from elsewhere (`pip install -e`) or on PYTHONPATH."""
+    own = _own(kinds)
+    try:
+        return _dumped(module, held, own)
+    except Exception:
+        local = {home for home in own if not _is_found_by_name(home)}
+        if local == own:
+            raise
+        return _dumped(module, held, local)
+
+
+def _own(kinds: Iterable[type]) -> set[ModuleType]:
+    installed, own = installed_paths(), set()
     for kind in kinds:
         home = sys.modules.get(kind.__module__)
         file = getattr(home, "__file__", None)
         if home is not None and file and not file.startswith(installed):
             own.add(home)
+    return own
+
+
+def _is_found_by_name(home: ModuleType) -> bool:
+    """Whether another process finds this module, too."""
+    if home.__name__ == "__main__":
+        return False
+    listed = [
+        str(Path(place).resolve()) + os.sep for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place
+    ]
+    if listed and str(Path(home.__file__ or "").resolve()).startswith(tuple(listed)):
+        return True
+    return home.__name__.partition(".")[0] in packages_distributions()
+
+
+def _dumped(module: nn.Module, held: object, own: Iterable[ModuleType]) -> bytes:
+    raw = io.BytesIO()
+    with _by_value(own):
+        _Pickler(raw, module).dump(held)
+    return raw.getvalue()
+
+
+@contextmanager
+def _by_value(own: Iterable[ModuleType]) -> Iterator[None]:
     for home in own:
         cloudpickle.register_pickle_by_value(home)
     try:
@@ -180,17 +217,15 @@ def write_problem(
 
 def write_examples(module: nn.Module, examples: Sequence[ExampleCall], trees: Trees, folder: Path) -> Path:
     """The same of examples that are looked through already."""
-    raw = io.BytesIO()
     nodes = {kind: _node(kind) for kind in trees.kinds()}
     held = module if trees.plain else (module, trees.layouts(), nodes)
     try:
-        with _by_value([*map(type, module.modules()), *nodes]):
-            _Pickler(raw, module).dump(held)
+        raw = _pickled(module, held, [*map(type, module.modules()), *nodes])
     except Exception as error:  # whatever a user's __getstate__ or __reduce__ raises
         raise UserError(f"{type(module).__name__}: cannot be sent to another process: {error}") from error
     inputs = [_arguments(module, example, trees) for example in examples]
     cases = [{"example": i} for i in range(len(examples))]
-    text = base64.encodebytes(raw.getvalue()).decode().strip()
+    text = base64.encodebytes(raw).decode().strip()
     folder.mkdir(parents=True, exist_ok=True)
     torch.save({k: v.detach().cpu() for k, v in module.state_dict().items()}, folder / "state.pt")
     path = folder / "problem.py"

@@ -23,6 +23,10 @@ from .eager import export
 from .recurrent import told_by_shape
 
 Exported = ExportedProgram | Exception  # or what torch.export raised: it has many kinds of errors
+_DROPOUTS = {
+    torch.ops.aten.dropout.default, torch.ops.aten.dropout_.default, torch.ops.aten.feature_dropout.default,
+    torch.ops.aten.alpha_dropout.default, torch.ops.aten.feature_alpha_dropout.default,
+}  # fmt: skip
 _COMPOSITES = "_collect_all_valid_cia_ops"  # torch's own, in `programs`
 
 
@@ -53,6 +57,26 @@ def alike(one: Exported, other: Exported) -> bool:
         and _text(one.graph) == _text(other.graph) != ""
         and all(isinstance(a, torch.Tensor) and a.dtype == b.dtype and torch.equal(a, b) for a, b in pairs)
     )
+
+
+def drops(program: Exported) -> bool:
+    """Whether it has a dropout, under either train flag, whose share is not nought. Of a module with such a dropout the
+    flag is asked: that another flag would change nothing, as somebody wrote `training=False` down, is not looked for,
+    which would take as long as all else."""
+    if isinstance(program, Exception):
+        return False
+    asked = (node for node in program.graph.nodes if node.target in _DROPOUTS)
+    return any(len(node.args) > 1 and node.args[1] != 0 for node in asked)
+
+
+def normalises_otherwise(one: Exported, other: Exported) -> bool:
+    """Whether batch norms of one take the batch's statistics, and those of the other the running ones."""
+    return _of_the_batch(one) != _of_the_batch(other)
+
+
+def _of_the_batch(program: Exported) -> list[Any]:
+    nodes = [] if isinstance(program, Exception) else program.graph.nodes
+    return [node.args[5] for node in nodes if node.target is torch.ops.aten.batch_norm.default]
 
 
 def _text(graph: fx.Graph) -> str:

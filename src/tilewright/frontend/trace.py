@@ -21,7 +21,17 @@ from tilewright.ir.program import DTYPE_BYTES
 from ..facts.gradients import NO_GRADIENTS, Gradients
 from .associative import NAMESPACE
 from .einsums import chain_einsums
-from .exported import Exported, alike, exported, functional, has_own_backward, other_flag, quiet
+from .exported import (
+    Exported,
+    alike,
+    drops,
+    exported,
+    functional,
+    has_own_backward,
+    normalises_otherwise,
+    other_flag,
+    quiet,
+)
 from .last_state import ends, lowered
 from .lowering.lower import Builder, Expr, NotLowered, dtype_name, memory_order
 from .lowering.lowerings import LOWERINGS
@@ -74,8 +84,10 @@ def _trace(
         given = module, args, kwargs
         program = exported(*given, training=bool(gradients.outputs))
         graph = _graph_of(program, *given, asked, gradients)
-        with other_flag(module):
-            minds = _minds_training(graph, program, *given, asked, gradients)
+        minds = drops(program)
+        if not minds:
+            with other_flag(module):
+                minds = _minds_training(graph, program, *given, asked, gradients)
         return replace(graph, training=module.training if minds else None)
 
 
@@ -103,6 +115,8 @@ def _minds_training(
     """Whether the module computes something else than this graph, made of this program, as its train flag is now."""
     now = exported(module, args, kwargs, training=bool(gradients.outputs))
     try:
+        if normalises_otherwise(program, now):
+            return True
         return not alike(program, now) and _graph_of(now, module, args, kwargs, asked, gradients) != graph
     except ValueError:
         return True

@@ -140,6 +140,9 @@ def test_the_train_flag_is_kept_only_where_it_matters() -> None:
     assert trace(dropping, (image,), {}).training is True
     assert dropping[1].training and plain.training
     assert trace(dropping.eval(), (image,), {}).training is False
+    nothing = nn.Sequential(nn.GELU(), nn.Dropout(0.0), nn.BatchNorm2d(6, track_running_stats=False))
+    assert trace(nothing, (image,), {}).training is None and trace(nothing.eval(), (image,), {}).training is None
+    assert trace(nn.BatchNorm2d(6), (image,), {}).training is True
 
 
 class OfOneText(nn.Module):

@@ -84,10 +84,13 @@ def last_line(error: BaseException) -> str:
 @cache
 def installed_paths() -> tuple[str, ...]:
     """Where Python and installed packages lie: a file under none of these is somebody's own. The folders of what
-    kernels run on are among them: `pip install --user`, a distribution's Python, `--target` and PYTHONPATH put packages
-    where `sysconfig` names nothing. A cell asks first before it loads anybody's code: the answer stays."""
+    kernels run on are among them, and those on PYTHONPATH that hold distributions: `pip install --user`, `--target` and
+    a system's Python put packages where `sysconfig` names nothing. A cell asks first before it loads anybody's code:
+    the answer stays."""
     found = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     found += [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
+    listed = map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    found += [place for place in listed if any(Path(place).glob("*.dist-info"))]
     for spec in filter(None, map(importlib.util.find_spec, _RUNTIME)):
         if spec.origin is not None:
             found.append(os.path.dirname(os.path.dirname(spec.origin)))
