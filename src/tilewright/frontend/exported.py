@@ -69,9 +69,12 @@ def drops(program: Exported) -> bool:
     return any(len(node.args) > 1 and node.args[1] != 0 for node in asked)
 
 
-def normalises_otherwise(one: Exported, other: Exported) -> bool:
-    """Whether batch norms of one take the batch's statistics, and those of the other the running ones."""
-    return _of_the_batch(one) != _of_the_batch(other)
+def told_apart(one: Exported, other: Exported) -> bool | None:
+    """Whether they compute different things: not where they are alike, surely where batch norms of one take the batch's
+    statistics and those of the other the running ones; None where only their functional graphs tell."""
+    if _of_the_batch(one) != _of_the_batch(other):
+        return True
+    return False if alike(one, other) else None
 
 
 def _of_the_batch(program: Exported) -> list[Any]:

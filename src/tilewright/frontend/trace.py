@@ -21,17 +21,7 @@ from tilewright.ir.program import DTYPE_BYTES
 from ..facts.gradients import NO_GRADIENTS, Gradients
 from .associative import NAMESPACE
 from .einsums import chain_einsums
-from .exported import (
-    Exported,
-    alike,
-    drops,
-    exported,
-    functional,
-    has_own_backward,
-    normalises_otherwise,
-    other_flag,
-    quiet,
-)
+from .exported import Exported, drops, exported, functional, has_own_backward, other_flag, quiet, told_apart
 from .last_state import ends, lowered
 from .lowering.lower import Builder, Expr, NotLowered, dtype_name, memory_order
 from .lowering.lowerings import LOWERINGS
@@ -115,9 +105,8 @@ def _minds_training(
     """Whether the module computes something else than this graph, made of this program, as its train flag is now."""
     now = exported(module, args, kwargs, training=bool(gradients.outputs))
     try:
-        if normalises_otherwise(program, now):
-            return True
-        return not alike(program, now) and _graph_of(now, module, args, kwargs, asked, gradients) != graph
+        found = told_apart(program, now)
+        return found if found is not None else _graph_of(now, module, args, kwargs, asked, gradients) != graph
     except ValueError:
         return True
 
