@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -87,3 +88,47 @@ def test_another_structure_or_another_shape_is_another_problem(tmp_path: Path) -
         text(nn.Linear(8, 4), x.double(), 2.0), text(nn.Linear(8, 4), x, 3.0), text(nn.Linear(8, 4), x), "x = 1",
     ):  # fmt: skip
         assert not is_same(one, other)
+
+
+LOCKED = """
+import threading
+import torch
+from torch import nn
+
+LOCK = threading.Lock()
+
+class Own(nn.Module):
+    def forward(self, x):
+        with LOCK:
+            return torch.tanh(x)
+"""
+CAPTURE = """
+import sys
+from pathlib import Path
+import torch
+import {module}
+from tilewright.faces.capture import write_problem
+write_problem({module}.Own(), torch.ones(3), Path(sys.argv[1]))
+"""
+
+
+def test_what_cannot_travel_by_value_is_found_by_name_where_another_process_finds_it(tmp_path: Path) -> None:
+    (tmp_path / "locked.py").write_text(LOCKED)
+
+    def ran(text: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+        environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | more
+        return subprocess.run(
+            [sys.executable, "-c", text, *arguments], env=environment, cwd=tmp_path, capture_output=True, text=True
+        )
+
+    capture = CAPTURE.format(module="locked")
+    refused = ran(capture, str(tmp_path / "problem"))  # found in the folder where it runs, as other processes do not
+    assert "Own: cannot be sent to another process: cannot pickle '_thread.lock' object" in refused.stderr
+    taken = ran(capture, str(tmp_path / "problem"), PYTHONPATH=str(tmp_path))
+    assert taken.returncode == 0, taken.stderr
+    names: dict[str, Any] = {"__file__": str(tmp_path / "problem" / "problem.py"), "__name__": "captured"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(tmp_path))
+        exec((tmp_path / "problem" / "problem.py").read_text(), names)
+        assert torch.equal(names["Model"]()(torch.ones(3)), torch.ones(3).tanh())
+        sys.modules.pop("locked")

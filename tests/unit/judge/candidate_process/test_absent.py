@@ -105,6 +105,17 @@ def test_whatever_torch_was_installed_with_lies_in_an_installed_place() -> None:
     assert not __file__.startswith(installed_paths())
 
 
+def test_packages_on_the_path_are_installed_and_sources_are_not(tmp_path: Path) -> None:
+    packages, sources = tmp_path / "packages", tmp_path / "sources"
+    (packages / "six-1.0.dist-info").mkdir(parents=True)
+    sources.mkdir()
+    tried = "from tilewright.judge.candidate_process.load import installed_paths\nprint(*installed_paths(), sep='\\n')"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (packages, sources, OURS.parent)))}
+    done = subprocess.run([sys.executable, "-c", tried], capture_output=True, text=True, env=environment, check=True)
+    found = done.stdout.splitlines()
+    assert f"{packages}{os.sep}" in found and f"{sources}{os.sep}" not in found
+
+
 def test_a_handler_of_what_kernels_run_on_is_a_librarys_wherever_it_was_installed(tmp_path: Path) -> None:
     tvm_ffi = pytest.importorskip("tvm_ffi")  # it has a handler of segmentation faults
     for part in ("tvm_ffi", "apache_tvm_ffi-*.dist-info"):  # by the second it finds its library
