@@ -9,10 +9,10 @@ import inspect
 import io
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,12 +22,20 @@ import torch
 import torch.utils._pytree as pytree
 from torch import nn
 
+from ..edges.sandbox.environment import common_environment
 from ..facts.errors import UserError
 from ..judge.candidate_process.load import installed_paths
 from .examples import ExampleCall, examples_of, module_of
 from .trees import Trees, adapted, trees_of
 
 _NUMBERED = re.compile(rb"[0-9a-f]{32}")  # what cloudpickle numbers classes with, in each process anew
+
+_FIND = """
+import importlib.util, sys
+for name in sys.argv[1:]:
+    found = importlib.util.find_spec(name)
+    print(found and found.origin)
+"""
 
 _TEMPLATE = '''"""Captured from a live module by tilewright: its structure, without the values of its parameters."""
 
@@ -148,17 +156,17 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no
 
 
 def _pickled(module: nn.Module, held: object, kinds: Iterable[type]) -> bytes:
-    """By value where another process may not find the classes: all that no package in site-packages defines. What of
-    those can't be, as a package has locks and caches that its functions use, is found by name where it is installed
-    from elsewhere (`pip install -e`) or on PYTHONPATH."""
+    """By value where another process may not find the classes: all that no package in site-packages defines. Where that
+    fails, as functions use a package's locks and caches, by name what a cell does find, of a package that is installed
+    from elsewhere (`pip install -e`), say, or on PYTHONPATH."""
     own = _own(kinds)
     try:
         return _dumped(module, held, own)
     except Exception:
-        local = {home for home in own if not _is_found_by_name(home)}
-        if local == own:
+        found = _found_by_name(own)
+        if not found:
             raise
-        return _dumped(module, held, local)
+        return _dumped(module, held, own - found)
 
 
 def _own(kinds: Iterable[type]) -> set[ModuleType]:
@@ -171,16 +179,16 @@ def _own(kinds: Iterable[type]) -> set[ModuleType]:
     return own
 
 
-def _is_found_by_name(home: ModuleType) -> bool:
-    """Whether another process finds this module, too."""
-    if home.__name__ == "__main__":
-        return False
-    listed = [
-        str(Path(place).resolve()) + os.sep for place in os.environ.get("PYTHONPATH", "").split(os.pathsep) if place
-    ]
-    if listed and str(Path(home.__file__ or "").resolve()).startswith(tuple(listed)):
-        return True
-    return home.__name__.partition(".")[0] in packages_distributions()
+def _found_by_name(own: Iterable[ModuleType]) -> set[ModuleType]:
+    """Those whose package a cell's process finds in the same place."""
+    roots = {home: home.__name__.partition(".")[0] for home in own}
+    names = sorted(set(roots.values()) - {"__main__"})
+    environment = common_environment(threads=0, outer=os.environ)
+    asked = [sys.executable, "-P", "-c", _FIND, *names]
+    done = subprocess.run(asked, env=environment, cwd="/", capture_output=True, text=True, check=False)
+    places = dict(zip(names, done.stdout.splitlines(), strict=False))  # fewer where the search for one raises
+    here = {root: getattr(sys.modules.get(root), "__file__", "") for root in places}
+    return {home for home, root in roots.items() if root in places and places[root] == here[root]}
 
 
 def _dumped(module: nn.Module, held: object, own: Iterable[ModuleType]) -> bytes:

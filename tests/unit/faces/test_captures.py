@@ -124,6 +124,10 @@ def test_what_cannot_travel_by_value_is_found_by_name_where_another_process_find
     capture = CAPTURE.format(module="locked")
     refused = ran(capture, str(tmp_path / "problem"))  # found in the folder where it runs, as other processes do not
     assert "Own: cannot be sent to another process: cannot pickle '_thread.lock' object" in refused.stderr
+    (other := tmp_path / "other").mkdir()
+    (other / "locked.py").write_text("")
+    another = ran(capture, str(tmp_path / "problem"), PYTHONPATH=str(other))  # `locked` would be another one there
+    assert "cannot pickle '_thread.lock' object" in another.stderr
     taken = ran(capture, str(tmp_path / "problem"), PYTHONPATH=str(tmp_path))
     assert taken.returncode == 0, taken.stderr
     names: dict[str, Any] = {"__file__": str(tmp_path / "problem" / "problem.py"), "__name__": "captured"}
