@@ -1,8 +1,9 @@
 """Convolutions with what is computed of them on the way out: one takes the pointwise region that alone reads it for its
 epilogue, where that lies over the output as it is.
 
-The domain is (N, Co, *o), of groups (N, G, Co, *o); contracted are a group's channels and the taps. A transposed
-convolution goes through its taps backwards, and reads x at a quotient by its stride, where that is whole.
+The domain is (N, Co, *o), of groups (N, G, Co, *o), where the result lies row-major; of one that lies channels-last
+(N, *o, Co) and (N, *o, G, Co). Contracted are a group's channels and the taps. A transposed convolution goes through
+its taps backwards, and reads x at a quotient by its stride, where that is whole.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ _TYPES = ("f32", "f16", "bf16")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convolved:
-    """One call: `node` = the convolution of x and the weight, + bias. `out` and the other tuples are spatial."""
+    """One call: `node` = the convolution of x and the weight, + bias. `out` and the other tuples are spatial.
+    `channels_last`: how the kernel writes."""
 
     node: Node
     x: Node
@@ -40,20 +42,38 @@ class Convolved:
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     transposed: bool
+    channels_last: bool
 
     @property
     def out(self) -> tuple[int, ...]:
         return self.node.shape[2:]
 
     @property
-    def outer(self) -> tuple[int, ...]:
-        """The domain in front of the spatial dimensions."""
-        batch, columns = self.node.shape[:2]
-        return (batch, columns) if self.groups == 1 else (batch, self.groups, columns // self.groups)
+    def columns(self) -> tuple[int, ...]:
+        """The output's channels in the domain: their number, or with groups (groups, a group's)."""
+        count = self.node.shape[1]
+        return (count,) if self.groups == 1 else (self.groups, count // self.groups)
 
     @property
     def domain(self) -> tuple[int, ...]:
-        return (*self.outer, *self.out)
+        batch = self.node.shape[0]
+        return (batch, *self.out, *self.columns) if self.channels_last else (batch, *self.columns, *self.out)
+
+    @property
+    def own(self) -> tuple[int, ...]:
+        """The dimensions of the domain that are the batch and the channels."""
+        first = 1 + len(self.out) * self.channels_last
+        return (0, *range(first, first + len(self.columns)))
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The spatial ones."""
+        return tuple(d for d in range(len(self.domain)) if d not in self.own)
+
+    @property
+    def lies(self) -> tuple[int, ...]:
+        """The domain's dimensions in the order of the node's."""
+        return (*self.own, *self.places)
 
 
 def convolutions(flow: Flow, regions: Sequence[Found], unsupported: Unsupported) -> tuple[list[Found], dict[str, str]]:
@@ -67,9 +87,9 @@ def convolutions(flow: Flow, regions: Sequence[Found], unsupported: Unsupported)
         whole = convolution(flow, node) if node.name in flow.live else None
         if whole is None:
             continue
-        alone = _alone(whole) if not node.order else None
+        alone = _alone(whole) if whole.channels_last or not node.order else None
         region = _reader(flow, node.name, free) if alone is not None else None
-        fused = _with_epilogue(whole, region) if region is not None else None
+        fused = _fused(whole, region) if region is not None else None
         made = next((f for f in (fused, alone) if f is not None and unsupported(f[0]) is None), None)
         if made is not None:
             found.append(made)
@@ -77,6 +97,13 @@ def convolutions(flow: Flow, regions: Sequence[Found], unsupported: Unsupported)
         else:
             left[node.name] = "its result lies in another order" if alone is None else str(unsupported(alone[0]))
     return found[::-1], left
+
+
+def lies_channels_last(node: Node) -> bool:
+    """Whether the second of a value's dimensions is the innermost, and the others are in their order."""
+    last = (0, *range(2, len(node.shape)), 1)
+    wide = [[d for d in order if node.shape[d] > 1] for order in (node.order, last)]
+    return bool(node.order) and wide[0] == wide[1]
 
 
 def convolution(flow: Flow, node: Node) -> Convolved | None:
@@ -120,7 +147,7 @@ def _read(flow: Flow, node: Node, call: Call) -> Convolved | None:
         return None
     return Convolved(
         node=node, x=x, weight=weight, bias=bias, groups=groups, stride=steps, padding=padded, dilation=spread,
-        transposed=bool(transposed),
+        transposed=bool(transposed), channels_last=lies_channels_last(node),
     )  # fmt: skip
 
 
@@ -133,17 +160,21 @@ def _numbers(value: Template, rank: int) -> tuple[int, ...] | None:
     return found if len(found) == rank else found * rank
 
 
+def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
+
+
 def contraction_of(whole: Convolved, x: Operand, weight: Operand) -> Contraction:
     """Over the domain."""
-    at, rank, out = len(whole.outer), len(whole.domain), len(whole.out)
-    own = [Position(steps=((d, 1),)) for d in range(at)]
+    at, rank, out = len(whole.own), len(whole.domain), len(whole.out)
+    own = [Position(steps=((d, 1),)) for d in whole.own]
     channel, taps = Position(steps=((rank, 1),)), [Position(steps=((rank + 1 + d, 1),)) for d in range(out)]
     places: list[Position | Quotient] = []
     for d in range(out):
         step, start = whole.dilation[d], -whole.padding[d]
         if whole.transposed:
             step, start = -step, -start
-        along = at + d, 1 if whole.transposed else whole.stride[d]
+        along = whole.places[d], 1 if whole.transposed else whole.stride[d]
         place = Position(start=start, steps=(along, (rank + 1 + d, step)))
         if whole.transposed and whole.stride[d] > 1:
             place = Quotient(start=start, steps=place.steps, each=whole.stride[d], exact=True)
@@ -173,27 +204,29 @@ def _alone(whole: Convolved) -> Found:
         (whole.weight, (*grouped, first // groups, second, *taps)),
     ]
     operands = [
-        Operand(name=f"x{i}", dtype=whole.node.dtype, shape=shape, indexed=True, order=_order(node, shape))
+        Operand(name=f"x{i}", dtype=whole.node.dtype, shape=shape, indexed=True, order=_order(node, shape, 1 - i))
         for i, (node, shape) in enumerate(inputs)
     ]
     binds = [_bound(node, shape) for node, shape in inputs]
     body: list[Contraction | Statement] = [contraction_of(whole, *operands)]
     last = "v0"
     if whole.bias is not None:
-        own = whole.outer[1:]
-        operands.append(Operand(name="x2", dtype=whole.bias.dtype, shape=(1, *own, *(1 for _ in whole.out))))
-        binds.append(_bound(whole.bias, own))
+        shape = tuple(size if d in whole.own[1:] else 1 for d, size in enumerate(whole.domain))
+        operands.append(Operand(name="x2", dtype=whole.bias.dtype, shape=shape))
+        binds.append(_bound(whole.bias, whole.columns))
         body.append(Statement(result="v1", op="add", args=("v0", "x2"), dtype=whole.node.dtype))
         last = "v1"
     outputs = (Output(name=last, dtype=whole.node.dtype, shape=whole.domain),)
     program = Program(domain=whole.domain, operands=tuple(operands), body=tuple(body), outputs=outputs)
-    site = Match(nodes=(whole.node.name,), operands=tuple(binds), outputs=(_bound(whole.node, whole.domain),))
-    return program, site
+    written = Bind(node=whole.node.name, split=whole.domain, order=whole.lies)
+    return program, Match(nodes=(whole.node.name,), operands=tuple(binds), outputs=(written,))
 
 
-def _order(node: Node, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """How it lies, where its dimensions are not in two."""
-    return node.order if len(shape) == len(node.shape) else ()
+def _order(node: Node, shape: tuple[int, ...], cut: int) -> tuple[int, ...]:
+    """How it lies; its dimension `cut` may be two."""
+    if len(shape) == len(node.shape):
+        return node.order
+    return tuple(new for d in node.order for new in ((d, d + 1) if d == cut else (d + (d > cut),)))
 
 
 def _reader(flow: Flow, name: str, regions: Sequence[Found]) -> Found | None:
@@ -205,8 +238,15 @@ def _reader(flow: Flow, name: str, regions: Sequence[Found]) -> Found | None:
     return homes[0]
 
 
+def _fused(whole: Convolved, region: Found) -> Found | None:
+    """Both as one Program, which writes as the region does."""
+    ways = (whole.channels_last, not whole.channels_last)
+    made = (_with_epilogue(replace(whole, channels_last=last), region) for last in ways)
+    return next((found for found in made if found is not None), None)
+
+
 def _with_epilogue(whole: Convolved, region: Found) -> Found | None:
-    """Both as one Program; None where the region is no epilogue: not pointwise, or over other dimensions."""
+    """The same; None where the region is no epilogue: not pointwise, or over other dimensions."""
     if region[0].reduced or not all(isinstance(i, Statement) for i in region[0].body):
         return None
     if any(isinstance(i, Statement) and i.op in ("index", "inside") for i in region[0].body):
@@ -217,10 +257,10 @@ def _with_epilogue(whole: Convolved, region: Found) -> Found | None:
     if program.domain != whole.domain or len(mine) != 1 or not written:
         return None
     own, bind = program.operands[mine[0]], site.operands[mine[0]]
-    wide = tuple(range(len(bind.order)))
-    if own.shape != whole.domain or bind.order != wide or any(b.order != wide for b in site.outputs):
-        return None
     first, place = _alone(whole)
+    read = Bind(node=bind.node, split=tuple(whole.domain[d] for d in whole.lies), order=_inverse(whole.lies))
+    if own.shape != whole.domain or bind != read:
+        return None
     operands, binds, body = list(first.operands), list(place.operands), list(first.body)
     names = {own.name: first.outputs[0].name}
     for other, there in zip(program.operands, site.operands, strict=True):

@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from tilewright.kernels.cuda.common import math as m
 from tilewright.kernels.cuda.common.cubin import taken
 from tilewright.kernels.cuda.common.spec import ArraySpec
 from tilewright.kernels.cuda.conv import gather, window
@@ -22,7 +23,7 @@ from tilewright.kernels.cuda.conv import prepare as preparing
 from tilewright.kernels.cuda.conv.fused import ConvSpec, FusedConv, _Launched
 from tilewright.kernels.cuda.conv.prepare import Prepare
 from tilewright.kernels.cuda.conv.shape import GROUP, ConvPhase, ConvShape, phases
-from tilewright.kernels.cuda.conv.tiles import DEFAULTS, make_point, make_points
+from tilewright.kernels.cuda.conv.tiles import DEFAULTS, channel_of, make_point, make_points
 
 
 def shape_of(
@@ -83,6 +84,11 @@ def plain_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
             for offset, test in zip(offsets, tests, strict=True)
         ]
 
+    def read_wide(item: int, address: int, offset: int, test: int | None) -> list[float]:
+        assert (address + offset) % 16 == 0
+        return read(item, address, [offset + item * j for j in range(GROUP)], [test] * GROUP)
+
+    monkeypatch.setattr(gather, "read_wide", read_wide)
     for module in (gather, window):
         monkeypatch.setattr(module, "Int32", int)
         monkeypatch.setattr(module, "Int64", int)
@@ -93,21 +99,41 @@ def plain_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(window, "both", lambda one, other: one and other)
 
 
+LAST: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
+    ((2, 16, 6, 5), (5, 16, 3, 3), {"padding": 1}),
+    ((1, 56, 6, 7), (3, 56, 3, 3), {"padding": 1, "stride": 2}),
+    ((2, 24, 4, 5), (6, 24, 1, 1), {"stride": 2}),
+    ((1, 96, 6, 5), (4, 48, 3, 3), {"groups": 2}),
+    ((1, 8, 3, 4, 5), (2, 8, 3, 3, 2), {"padding": 1}),
+    ((1, 64, 6, 5), (64, 3, 3, 3), {"transposed": True, "stride": 2, "padding": 1}),
+)
+
+
 @pytest.mark.usefixtures("plain_numbers")
-@pytest.mark.parametrize(("x_shape", "w_shape", "how"), SHAPES)
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "how", "inside"),
+    [(*case, inside) for case in (*SHAPES, *LAST) for inside in (False, True)
+     if not inside or case[0][1] // case[2].get("groups", 1) % GROUP == 0],
+)  # fmt: skip
 def test_what_is_gathered_times_the_weights_in_their_order_is_the_convolution(
-    x_shape: tuple[int, ...], w_shape: tuple[int, ...], how: dict[str, Any]
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], how: dict[str, Any], last: bool, inside: bool
 ) -> None:
-    shape = shape_of(x_shape, w_shape, **how)
+    """`last`: of x in channels-last; `inside`: with taps gone through outside of channels."""
+    shape = replace(shape_of(x_shape, w_shape, **how), channels_inside=inside)
     rng = np.random.default_rng(0)
     memory = np.full(prod(x_shape) + 2000, np.nan, np.float32)  # what is read outside shows
-    x = memory[1000 : 1000 + prod(x_shape)].reshape(x_shape)
+    begin = 1000 - memory.ctypes.data // 4 % 4  # at a multiple of 16 bytes
+    lies = (x_shape[0], *x_shape[2:], x_shape[1]) if last else x_shape
+    x = memory[begin : begin + prod(x_shape)].reshape(lies)
+    x = np.moveaxis(x, -1, 1) if last else x
     x[...] = rng.standard_normal(x_shape)
     w = rng.standard_normal(w_shape).astype(np.float64)
     start = SimpleNamespace(iterator=SimpleNamespace(toint=lambda: x.ctypes.data))
     made = np.full((shape.batch, shape.groups, shape.columns, *shape.out), np.nan)
-    for phase, prepare, kernel in parts_of(shape, spec_of(shape, x_shape, w_shape, how), "gather"):
+    for phase, prepare, kernel in parts_of(shape, spec_of(shape, x_shape, w_shape, how), "gather", last=last):
         reader, own = kernel.gather, phase.shape
+        assert reader.wide == (last and own.channels % GROUP == 0)
         for group in range(shape.groups):
             matrix = packed(prepare, w, group)
             for number in range(own.pixels):
@@ -161,10 +187,13 @@ def write_to(stage: np.ndarray[Any, Any], at: int, words: list[float]) -> None:
     stage[at // window.CHUNK] = words
 
 
-def parts_of(shape: ConvShape, spec: ConvSpec, kernel: str) -> list[tuple[ConvPhase, Prepare, Any]]:
-    """Of each phase what comes first and its kernel, as a call launches them."""
+def parts_of(
+    shape: ConvShape, spec: ConvSpec, kernel: str, *, last: bool = False
+) -> list[tuple[ConvPhase, Prepare, Any]]:
+    """Of each phase what comes first and its kernel, as a call launches them; `last`: of x in channels-last."""
     points = make_points(shape, DEFAULTS | {"kernel": kernel, "precision": "tf32"})
-    launched = _Launched(spec, points, [contiguous(o.shape) for o in spec.read])
+    strides = [contiguous(o.shape) for o in spec.read]
+    launched = _Launched(spec, points, [channels_last(spec.x.shape, shape.groups) if last else strides[0], *strides[1:]])
     return [(phase, *own) for phase, own in zip(phases(shape), launched.phases, strict=True)]
 
 
@@ -192,17 +221,26 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
+def channels_last(shape: tuple[int, ...], groups: int) -> tuple[int, ...]:
+    """The strides of x that lies so, in the Spec's dimensions."""
+    at = 1 + (groups > 1)
+    n, inner, places = shape[0], shape[1 : at + 1], shape[at + 1 :]
+    batch, *rest = contiguous((n, *places, *inner))
+    return (batch, *rest[len(places) :], *rest[: len(places)])
+
+
 def spec_of(
-    shape: ConvShape, x: tuple[int, ...], w: tuple[int, ...], how: dict[str, Any], dtype: str = "f32"
+    shape: ConvShape, x: tuple[int, ...], w: tuple[int, ...], how: dict[str, Any], dtype: str = "f32",
+    last: bool = False,
 ) -> ConvSpec:  # fmt: skip
     rank, groups = len(x) - 2, shape.groups
     grouped = (groups,) if groups > 1 else ()
-    out = shape.out[3 - rank :]
+    out, columns = shape.out[3 - rank :], (*grouped, shape.columns)
     return ConvSpec(
         name="conv", shape=shape, x=ArraySpec(name="x", dtype=dtype, shape=(x[0], *grouped, shape.channels, *x[2:])),
         weight=ArraySpec(name="w", dtype=dtype, shape=(*grouped, w[0] // groups, *w[1:])), operands=(),
-        outputs=(ArraySpec(name="y", dtype=dtype, shape=(x[0], *grouped, shape.columns, *out)),),
-        transposed=how.get("transposed", False),
+        outputs=(ArraySpec(name="y", dtype=dtype, shape=(x[0], *out, *columns) if last else (x[0], *columns, *out)),),
+        channels_last=last, transposed=how.get("transposed", False),
     )  # fmt: skip
 
 
@@ -273,3 +311,55 @@ def test_registers_that_are_asked_for_are_those_that_others_give_back(producers:
     at_start = 65536 // made.threads // 8 * 8
     fewer, more = made.registers
     assert producers * fewer + (made.threads - producers) * more == at_start * made.threads
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "dtype", "how", "knobs"),
+    [
+        ((16, 64, 40, 40), (64, 64, 3, 3), "f16", {"padding": 1}, {"kernel": "window"}),
+        ((16, 128, 28, 28), (128, 128, 3, 3), "bf16", {"padding": 1}, {"kernel": "window", "pixels": 256}),
+        ((16, 128, 28, 28), (128, 128, 3, 3), "f16", {"padding": 1, "stride": 2}, {}),
+        ((16, 256, 28, 28), (512, 256, 1, 1), "f16", {"stride": 2}, {"producers": 128, "columns": 256}),
+        ((16, 24, 28, 28), (40, 24, 3, 3), "f16", {"padding": 1, "stride": 2}, {}),
+        ((16, 3, 56, 56), (64, 3, 7, 7), "f16", {"padding": 3, "stride": 2}, {}),
+        ((16, 64, 40, 40), (64, 64, 3, 3), "f32", {"padding": 1}, {"kernel": "window", "precision": "tf32"}),
+        ((16, 64, 40, 40), (48, 32, 3, 3), "f32", {"groups": 2}, {"precision": "fp16x3"}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("after", [False, True])
+def test_in_channels_last_it_compiles_without_spills_and_reads_and_writes_by_16_bytes(
+    x: Any, w: Any, dtype: str, how: dict[str, Any], knobs: dict[str, Any], after: bool, tmp_path: Any
+) -> None:
+    """`after`: with a batch norm's four vectors and what is added."""
+    shape = replace(shape_of(x, w, **how), channels_inside=x[1] // how.get("groups", 1) % GROUP == 0)
+    spec = spec_of(shape, x, w, how, dtype, last=True)
+    whole = spec.outputs[0].shape
+    of_channels = (*(1 for _ in x[1:]), *whole[len(x) - 1 :])
+    named = [ArraySpec(name=n, dtype=dtype, shape=of_channels) for n in "abcd"]
+    if after:
+        spec = replace(spec, operands=(*named, ArraySpec(name="e", dtype=dtype, shape=whole)), epilogue=normed)
+    fused = FusedConv(spec, knobs)
+    strides = [contiguous(o.shape) for o in fused.spec.read]
+    strides[0] = channels_last(spec.x.shape, shape.groups)
+    launch = fused.compile(strides, f"--keep-cubin --keep-ptx --dump-dir={tmp_path}")
+    kernels = taken(launch.artifacts.CUBIN)  # type: ignore[attr-defined]
+    assert len(kernels) == 2 and not any(k.local_bytes for k in kernels)
+    (text,) = (path.read_text() for path in tmp_path.glob("*.ptx"))
+    of_x = "ld.global.nc.v4.b32" if dtype != "f32" else "ld.global.nc.v4.f32"
+    assert (of_x in text) == shape.channels_inside
+    stores = {line.split()[0] for line in text.splitlines() if line.strip().startswith("st.global")}
+    assert any("v4" in s or "v2.b64" in s for s in stores) or shape.columns % 32, stores
+
+
+def normed(product: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
+    return m.maximum((product - a) * m.rsqrt(b + 1e-5, "f32") * c + d + e, 0.0, "f32")
+
+
+@pytest.mark.parametrize("run", [2, 4, 8])
+def test_a_thread_has_neighbouring_channels_and_each_channel_one_column(run: int) -> None:
+    columns = 8 * run
+    assert sorted(channel_of(c, run) for c in range(columns)) == list(range(columns))
+    for lane, block in product(range(4), range(2)):
+        eights = range(block * run // 2, (block + 1) * run // 2)
+        mine = [channel_of(8 * q + 2 * lane + e, run) for q in eights for e in range(2)]
+        assert mine == [block * 4 * run + lane * run + j for j in range(run)]

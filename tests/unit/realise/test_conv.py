@@ -46,8 +46,9 @@ def test_the_shape_of_a_convolution_is_read_off_its_accesses() -> None:
                       X, rand(64, 32, 3, 3))  # fmt: skip
     read = shape_of(found.program)
     assert read is not None
-    shape, transposed = read
-    assert (shape.batch, shape.groups, shape.channels, shape.columns, transposed) == (8, 2, 32, 32, False)
+    shape, transposed, channels_last = read
+    assert (shape.batch, shape.groups, shape.channels, shape.columns) == (8, 2, 32, 32)
+    assert not transposed and not channels_last
     assert (shape.image, shape.out, shape.taps) == ((1, 30, 29), (1, 14, 29), (1, 3, 3))
     assert (shape.stride, shape.start, shape.step) == ((1, 2, 1), (0, 0, -2), (1, 1, 2))
     backwards = shape_of(convolved(lambda x, w: F.conv_transpose2d(x, w, padding=1), X, rand(64, 32, 3, 3)).program)

@@ -11,7 +11,7 @@ from ...facts.space import Point, Space
 from ...ir.access import Position, Quotient
 from ...ir.matrices import matrices_of
 from ...ir.program import Contraction, Operand, Program, Statement
-from ...kernels.cuda.conv.shape import MOST_TAPS, ConvShape
+from ...kernels.cuda.conv.shape import GROUP, MOST_TAPS, ConvShape
 from ..float8 import computes_in_float8, rounded_once
 from ..gemm import renderer as gemm
 from ..gemm.text import epilogue_of
@@ -28,7 +28,7 @@ _ALSO_READ = ("i32", "i64")
 _ALSO_WRITTEN = ("i32", "i64", "bool")
 _LEAST_K, _LEAST_COLUMNS = 16, 8
 _LEAST_WORK = 1 << 22  # multiplications; below, it is all launch
-_MOST_OPERANDS = 6
+_MOST_OPERANDS = 10  # of a residual block: two batch norms, each of four, what is added, and one more
 _MOST_PHASES = 9
 _LONGEST = 1 << 30  # pixels and elements of a sample have 32 bits, with the padding among them
 _TEXT = (
@@ -53,7 +53,7 @@ SPEC = ConvSpec(
     ),
     outputs=({outputs_spec}
     ),
-    epilogue=epilogue,{transposed}
+    epilogue=epilogue,{more}
 )
 
 _FUSED = FusedConv(SPEC, {knobs}, source=__file__)
@@ -83,7 +83,7 @@ def points(program: Program, device: Device) -> Space:
 
 def render(program: Program, name: str, point: Point, device: Device) -> tuple[SourceFile, ...]:
     """`NAME.py`."""
-    shape, transposed = _shape(program)
+    shape, transposed, channels_last = _shape(program)
     x, weight = _operands(program)
     small = safe_names(reduced_in_strength(rounded_once(epilogue_of(program))))
     others = [o for o in small.operands if o.name != "product"]
@@ -94,7 +94,7 @@ def render(program: Program, name: str, point: Point, device: Device) -> tuple[S
         name=name, x=x.shape, weight=weight.shape, shape=repr(shape),
         epilogue=Lines(small).function("epilogue", "Per element: what is written.", body, results, given),
         x_spec=_spec(x), weight_spec=_spec(weight), operands=tensors(others), outputs_spec=tensors(small.outputs),
-        transposed="\n    transposed=True," if transposed else "", knobs=repr(dict(point)),
+        more="\n    transposed=True," * transposed + "\n    channels_last=True," * channels_last, knobs=repr(dict(point)),
         reads=", ".join(("x", "weight", *(o.name for o in others))), writes=", ".join(results),
         outputs=repr(tuple((o.shape, o.dtype) for o in small.outputs)), arity=2 + len(others),
     )  # fmt: skip
@@ -106,9 +106,13 @@ def skeleton_files() -> tuple[SourceFile, ...]:
     return (*gemm.skeleton_files(), *carried(["cuda/conv"]))
 
 
-def shape_of(program: Program) -> tuple[ConvShape, bool] | None:
-    """The convolution that the program's contraction is, and whether its weights have channels before columns; None
-    where it is another contraction."""
+def shape_of(program: Program) -> tuple[ConvShape, bool, bool] | None:
+    """The convolution that the program's contraction is, whether its weights have channels before columns, and whether
+    its domain has channels last; None where it is another contraction."""
+    return _shape_of(program, channels_last=False) or _shape_of(program, channels_last=True)
+
+
+def _shape_of(program: Program, *, channels_last: bool) -> tuple[ConvShape, bool, bool] | None:
     item = program.product
     assert item is not None
     x, _ = _operands(program)
@@ -117,20 +121,21 @@ def shape_of(program: Program) -> tuple[ConvShape, bool] | None:
     rank, at = len(program.domain), 1 + grouped
     if not 1 <= spatial <= 3 or grouped not in (1, 2) or rank != at + spatial or len(x.shape) != rank:
         return None
-    columns, channel = at - 1, Position(steps=((rank, 1),))
-    own = [Position(steps=((d, 1),)) for d in range(at)]
+    front, behind = (1 + spatial, 1) if channels_last else (1, at)  # the first dimension of channels, and of places
+    columns, channel = front + grouped - 1, Position(steps=((rank, 1),))
+    own = [Position(steps=((d, 1),)) for d in (0, *range(front, front + grouped))]
     last = [Position(steps=((rank + 1 + d, 1),)) for d in range(spatial)]
-    sides = (own[columns], channel)
+    sides = (own[-1], channel)
     transposed = item.right.at[grouped - 1 : grouped + 1] == sides[::-1]
-    right = (*own[1:columns], *(sides[::-1] if transposed else sides), *last)
+    right = (*own[1:-1], *(sides[::-1] if transposed else sides), *last)
     places = item.left.at[at:]
     steps = [dict(p.steps) for p in places]
     windows = all(
-        (type(p) is Position or (isinstance(p, Quotient) and p.exact and not p.wrap and s.get(at + d) == 1))
-        and {at + d, rank + 1 + d} == set(s)
+        (type(p) is Position or (isinstance(p, Quotient) and p.exact and not p.wrap and s.get(behind + d) == 1))
+        and {behind + d, rank + 1 + d} == set(s)
         for d, (p, s) in enumerate(zip(places, steps, strict=True))
     )  # fmt: skip
-    if item.right.at != right or item.left.at[:at] != (*own[:columns], channel) or not windows:
+    if item.right.at != right or item.left.at[:at] != (*own[:-1], channel) or not windows:
         return None
     if item.left.within or item.right.within or item.within or item.prologues:
         return None
@@ -140,16 +145,18 @@ def shape_of(program: Program) -> tuple[ConvShape, bool] | None:
         return found
 
     shape = ConvShape(
-        batch=program.domain[0], groups=program.domain[1] if grouped == 2 else 1, channels=item.over[0],
-        columns=program.domain[columns], image=three(x.shape[at:], 1), out=three(program.domain[at:], 1),
-        taps=three(item.over[1:], 1), stride=three((s[at + d] for d, s in enumerate(steps)), 1),
+        batch=program.domain[0], groups=program.domain[front] if grouped == 2 else 1, channels=item.over[0],
+        columns=program.domain[columns], image=three(x.shape[at:], 1),
+        out=three(program.domain[behind : behind + spatial], 1),
+        taps=three(item.over[1:], 1), stride=three((s[behind + d] for d, s in enumerate(steps)), 1),
         start=three((p.start for p in places), 0), step=three((s[rank + 1 + d] for d, s in enumerate(steps)), 1),
         spread=three((p.each if isinstance(p, Quotient) else 1 for p in places), 1),
+        channels_inside=bool(x.order) and x.order[-1] == at - 1 and item.over[0] % GROUP == 0,
     )  # fmt: skip
-    return shape, transposed
+    return shape, transposed, channels_last
 
 
-def _shape(program: Program) -> tuple[ConvShape, bool]:
+def _shape(program: Program) -> tuple[ConvShape, bool, bool]:
     found = shape_of(program)
     assert found is not None
     return found

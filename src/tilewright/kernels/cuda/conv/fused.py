@@ -2,7 +2,8 @@
 
     y (N, Co, *o) = epilogue(convolution(x (N, C, *i), w (Co, C, *t)), operands ..)
 
-With groups x is (N, G, C, *i), w (G, Co, C, *t), y (N, G, Co, *o); a transposed convolution's w has C before Co.
+With groups x is (N, G, C, *i), w (G, Co, C, *t), y (N, G, Co, *o); a transposed convolution's w has C before Co. In
+channels-last y is (N, *o, Co), of groups (N, *o, G, Co). x and w may lie in any order.
 Weights are packed, and samples looked at for their largest, anew in every call: nothing derived from either outlives
 it.
 """
@@ -47,7 +48,8 @@ _BULK = 128
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvSpec:
     """`shape`: the convolution; `x`, `weight` and `outputs` as the module's docstring has them, `operands` of the
-    output's rank, each size its own or 1. `epilogue` reads `product` and the operands by name."""
+    output's rank, each size its own or 1. `epilogue` reads `product` and the operands by name. `channels_last`: how
+    outputs lie, and the dimensions of the operands."""
 
     name: str
     shape: ConvShape
@@ -57,19 +59,21 @@ class ConvSpec:
     outputs: tuple[ArraySpec, ...]
     epilogue: Function | None = None
     transposed: bool = False
+    channels_last: bool = False
 
     @property
     def read(self) -> tuple[ArraySpec, ...]:
         """What it is called with, in order."""
         return (self.x, self.weight, *self.operands)
 
-    def walk(self, strides: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    def walk(self, strides: tuple[int, ...], shape: tuple[int, ...], *, last: bool = False) -> tuple[int, ...]:
         """Strides of x, of an operand or of an output along (n, g, channel, three spatial dimensions), 0 where it has
-        one element; of the weights, with n left out, the first is along nothing."""
-        rank = len(self.x.shape)
+        one element; `last`: it has channels last."""
         n, *rest = (0 if size == 1 else step for step, size in zip(strides, shape, strict=True))
         grouped = self.shape.groups > 1
-        spatial = rank - 2 - grouped
+        spatial = len(self.x.shape) - 2 - grouped
+        if last:
+            rest = [*rest[spatial:], *rest[:spatial]]
         group, channel, *places = rest if grouped else (0, *rest)
         return (n, group, channel, *(0,) * (3 - spatial), *places)
 
@@ -120,6 +124,8 @@ class FusedConv:
         x, w, *operands = given
         if not (_is_dense(x) and is_aligned(x)):
             x = x.clone(memory_format=torch.contiguous_format)
+        if spec.channels_last:  # they are read by 16 bytes
+            operands = [o if is_aligned(o) else o.clone() for o in operands]
         highest = torch.empty(shape.batch, dtype=torch.int32, device=x.device).zero_()
         scrap = [torch.empty(count, dtype=DTYPES[dtype], device=x.device) for dtype, count, _ in self._scrap()]
         outs = [torch.empty(o.shape, dtype=DTYPES[o.dtype], device=x.device) for o in spec.outputs]
@@ -132,7 +138,7 @@ class FusedConv:
         shape, kind = self.spec.shape, "bf16" if self.spec.x.dtype == "bf16" else "f16"
         columns = shape.groups * shape.columns
         sizes = [shape.groups * p.tiles * p.steps * p.weight_bytes // 2 for p in self.points]
-        return [own for size in sizes for own in ((kind, size, _BULK), ("f32", columns, 4))]
+        return [own for size in sizes for own in ((kind, size, _BULK), ("f32", columns, _ALIGNED))]
 
     def _launch(self, strides: list[tuple[int, ...]]) -> Launch:
         facts = ("conv", self.arch, self.points, tuple(strides), cache.contents(_HERE))
@@ -143,7 +149,11 @@ class FusedConv:
         """A launch of (x, w, highest, scrap .., outputs .., operands .., CTAs at most, 0, 0) for tensors of these
         strides; no GPU needed."""
         spec = self.spec
-        read = [_fake(o.dtype, o.shape, walk) for o, walk in zip(spec.read, strides, strict=True)]
+        aligned = [0, 0, *(_ALIGNED if spec.channels_last else 0 for _ in spec.operands)]
+        read = [
+            _fake(o.dtype, o.shape, _any_where_single(o.shape, walk), align)
+            for o, walk, align in zip(spec.read, strides, aligned, strict=True)
+        ]
         own = [("i32", spec.shape.batch, 4), *self._scrap()]
         between = [_fake(dtype, (count,), (1,), align) for dtype, count, align in own]
         outs = [_fake(o.dtype, o.shape, _contiguous(o.shape), _ALIGNED) for o in spec.outputs]
@@ -181,19 +191,21 @@ class _Launched:
     def __init__(self, spec: ConvSpec, points: tuple[ConvPoint, ...], strides: list[tuple[int, ...]]) -> None:
         x, w, *operands = strides
         self.outputs = len(spec.outputs)
-        walks = [spec.walk(walk, o.shape) for walk, o in zip(operands, spec.operands, strict=True)]
+        last = spec.channels_last
+        read = [(o.name, o.dtype, spec.walk(own, o.shape, last=last))
+                for own, o in zip(operands, spec.operands, strict=True)]  # fmt: skip
         of_x, of_w = spec.walk(x, spec.x.shape), spec.weight_walk(w)
         self.phases: list[tuple[Prepare, ConvKernel]] = []
         for phase, point in zip(phases(spec.shape), points, strict=True):
             finish = ConvEpilogue(
-                spec.shape, [o.dtype for o in spec.outputs], function=spec.epilogue,
-                names=[o.name for o in spec.operands], walks=walks, first=phase.first,
+                spec.shape, [o.dtype for o in spec.outputs], columns=point.columns, function=spec.epilogue,
+                operands=read, first=phase.first, channels_last=last,
             )  # fmt: skip
             kind: type[ConvKernel] = WindowConv if point.kernel == "window" else ImplicitConv
             prepare = Prepare(
                 phase.shape, point, dtype=spec.x.dtype, sample=0 if self.phases else prod(spec.x.shape[1:]),
                 apart=of_x[0], walk=(*of_w[:3], *(step * e for step, e in zip(of_w[3:], phase.every, strict=True))),
-                begin=sum(step * t for step, t in zip(of_w[3:], phase.tap, strict=True)),
+                begin=sum(step * t for step, t in zip(of_w[3:], phase.tap, strict=True)), run=finish.run,
             )  # fmt: skip
             self.phases.append((prepare, kind(phase.shape, point, finish, dtype=spec.x.dtype, walk=of_x)))
 
@@ -207,12 +219,15 @@ class _Launched:
             conv.launch((x, packed, highest, factors), list(outs), list(operands), ctas, stream)
 
 
-def _fake(dtype: str, shape: tuple[int, ...], strides: tuple[int, ...], align: int = 0) -> Any:
-    # The stride of a mode of size 1 is anybody's guess.
-    walk = tuple(cute.sym_int64() if n == 1 and align == 0 else s for n, s in zip(shape, strides, strict=True))
+def _fake(dtype: str, shape: tuple[int, ...], strides: tuple[Any, ...], align: int = 0) -> Any:
     return cute.runtime.make_fake_tensor(
-        ELEMENT_TYPES[dtype], shape, stride=walk, assumed_align=align or ITEM_BYTES[dtype]
+        ELEMENT_TYPES[dtype], shape, stride=strides, assumed_align=align or ITEM_BYTES[dtype]
     )
+
+
+def _any_where_single(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[Any, ...]:
+    """The strides, any along a mode of size 1."""
+    return tuple(cute.sym_int64() if n == 1 else step for n, step in zip(shape, strides, strict=True))
 
 
 def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:

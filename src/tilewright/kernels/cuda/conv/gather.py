@@ -7,7 +7,7 @@ from typing import Any
 import cutlass
 from cutlass import Int32, Int64
 
-from .ptx import read_group
+from .ptx import read_group, read_wide
 from .shape import GROUP, ConvShape
 
 
@@ -17,6 +17,7 @@ class Gather:
     def __init__(self, shape: ConvShape, walk: tuple[int, ...], item: int) -> None:
         self.shape, self.walk, self.item = shape, walk, item
         self.tested = shape.tested()
+        self.wide = in_one_piece(shape, walk, item)
 
     def pixel(self, number: Any) -> tuple[Any, Any, Any, Any]:
         """(sample, place along each dimension) of a pixel; of one behind the last that one's."""
@@ -62,6 +63,10 @@ class Gather:
     def natural(self, group: int, pixel: tuple[Any, Any]) -> list[Any]:
         """A group whose offsets are constants. `pixel`: its origin and its bits."""
         s, (origin, bits) = self.shape, pixel
+        first, number = s.place(group * GROUP)
+        if s.channels_inside and self.wide and first < s.channels:
+            tap = s.tap(number)
+            return read_wide(self.item, origin, self._offset(first, tap) * self.item, self._test(bits, tap))
         offsets: list[int | None] = []
         tests: list[Any] = []
         known: dict[int, Any] = {}
@@ -79,17 +84,33 @@ class Gather:
         """A group of neighbouring channels at one tap."""
         s, (origin, bits) = self.shape, pixel
         group = Int32(group)
-        block, number = group // s.all_taps, group % s.all_taps
+        if s.channels_inside:
+            per_tap = s.channels // GROUP
+            block, number, left = group % per_tap, group // per_tap, (s.group_count - group) * GROUP
+        else:
+            block, number = group // s.all_taps, group % s.all_taps
+            left = s.channels - block * GROUP
         tap = s.tap(number)
         test = self._test(bits, tap)
         address = origin + Int64(self._offset(block * GROUP, tap)) * self.item
         odd = s.group_count * GROUP < s.depth or s.channels % GROUP > 0
-        return read_channels(self.item, address, self.walk[2], s.channels - block * GROUP if odd else None, test)
+        left = left if odd else None
+        return read_channels(self.item, address, self.walk[2], left, test, wide=self.wide)
 
 
-def read_channels(item: int, address: Any, step: int, left: Any, test: Any) -> list[Any]:
+def in_one_piece(shape: ConvShape, walk: tuple[int, ...], item: int) -> bool:
+    """Whether x, which begins at a multiple of 16 bytes, has each group of channels in one piece, at such a multiple,
+    and groups are whole."""
+    others = (step for d, step in enumerate(walk) if d != 2)
+    return shape.channels % GROUP == 0 and walk[2] == 1 and not any(step * item % 16 for step in others)
+
+
+def read_channels(item: int, address: Any, step: int, left: Any, test: Any, *, wide: bool = False) -> list[Any]:
     """A group of neighbouring channels, `step` elements apart, of which so many are `left` (None: enough), all of them
-    0 where the test is."""
+    0 where the test is. `wide`: it lies in one piece."""
+    if wide:
+        there = None if left is None else Int32(left > 0)
+        return read_wide(item, address, 0, there if test is None else test if there is None else test & there)
     offsets = [j * step * item for j in range(GROUP)]
     if left is None:
         return read_group(item, address, offsets, [test] * GROUP)

@@ -233,7 +233,7 @@ class ConvKernel:
         p, s = self.point, self.shape
         lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx() % 4
         tile = work % self.tiles
-        column = tile % p.tiles * p.columns + lane % 4 * 2
+        column = tile % p.tiles * p.columns + lane % 4 * self.finish.run
         for part, total in enumerate(sums):
             for r in range(2):
                 number = work // self.tiles * p.pixels + part * 128 + group * 64 + warp * 16 + lane // 4 + 8 * r

@@ -25,7 +25,7 @@ from ..gemm.fp32.pair import INFINITE, TINY, finite, highest, magnitude
 from .kernel import scale_exponent
 from .ptx import highest_of_all
 from .shape import ATOM, DEPTH, GROUP, ConvShape
-from .tiles import ConvPoint
+from .tiles import ConvPoint, channel_of
 from .windows import Windows
 
 THREADS = 256
@@ -36,14 +36,15 @@ MOST_CTAS = 2112  # that look at x: 16 a multiprocessor of the largest GPUs
 
 class Prepare:
     """`walk`: the strides of w along (group, column, channel, three taps); `sample`: elements of one of x, which are
-    contiguous (0: they were looked at already), and `apart`, from one to the next; `begin`: of w, where tap 0 is."""
+    contiguous (0: they were looked at already), and `apart`, from one to the next; `begin`: of w, where tap 0 is;
+    `run` as `tiles.channel_of` has it."""
 
     def __init__(
         self, shape: ConvShape, point: ConvPoint, *, dtype: str, walk: tuple[int, ...], sample: int, apart: int,
-        begin: int = 0,
+        begin: int = 0, run: int = 2,
     ) -> None:  # fmt: skip
         self.shape, self.point, self.walk, self.sample, self.apart = shape, point, walk, sample, apart
-        self.begin = begin
+        self.begin, self.run = begin, run
         self.scaled = dtype == "f32"
         self.kind = BFloat16 if dtype == "bf16" else Float16
         self.rows = shape.groups * point.tiles * point.columns
@@ -102,7 +103,7 @@ class Prepare:
         """All of K of one column."""
         s, p = self.shape, self.point
         tile, row = number // p.columns, number % p.columns
-        group, column = tile // p.tiles, tile % p.tiles * p.columns + row
+        group, column = tile // p.tiles, tile % p.tiles * p.columns + channel_of(row, self.run)
         start = Int64(group) * self.walk[0] + Int64(column) * self.walk[1] + self.begin
         turns = -(-p.steps * self.depth // THREADS)
         bits = cute.make_rmem_tensor((1,), Int32)

@@ -33,6 +33,24 @@ def read_group(item: int, address: Any, offsets: Sequence[int | None], tests: Se
     return list(cute.arch.inline_ptx(text, write_only_types=types, read_only_args=args))
 
 
+def read_wide(item: int, address: Any, offset: int, test: Any) -> list[Any]:
+    """A group that lies in one piece, at a multiple of 16 bytes: as `read_group` has it, by loads of 16 bytes. `test`:
+    Int32, 0 where all of it is 0, or None."""
+    kind, loads = ("f32", 2) if item == 4 else ("b32", 1)
+    zero = "0f00000000" if item == 4 else "0"
+    lines = [f".reg .{kind} v<{4 * loads}>; .reg .pred p;"]
+    if test is not None:
+        lines += ["setp.ne.s32 p, {$r1}, 0;", *(f"mov.{kind} v{j}, {zero};" for j in range(4 * loads))]
+    for i in range(loads):
+        four = ", ".join(f"v{4 * i + j}" for j in range(4))
+        guard = "" if test is None else "@p "
+        lines.append(f"{guard}ld.global.nc.v4.{kind} {{{four}}}, [{{$r0}}+{offset + 16 * i}];")
+    lines += [f"mov.{kind} {{$w{j}}}, v{j};" for j in range(4 * loads)]
+    types: list[Any] = [Float32 if item == 4 else Int32] * (4 * loads)
+    args = [address] if test is None else [address, test]
+    return list(cute.arch.inline_ptx("{ " + " ".join(lines) + " }", write_only_types=types, read_only_args=args))
+
+
 def rounded_pair(low: Any, high: Any) -> Any:
     """Two fp32 numbers as a pair of fp16 ones."""
     text = "cvt.rn.f16x2.f32 {$w0}, {$r1}, {$r0};"

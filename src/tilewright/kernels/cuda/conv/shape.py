@@ -14,6 +14,8 @@ K, the pairs (c, t), is gone through in groups of GROUP, which one thread reads 
     natural      k = c taps + t: for few channels; every offset is a constant of the code
     blocked      group = (c / GROUP) taps + t, c % GROUP inside: one offset and one test a group; neighbours in time
                  read the same lines of x again
+    channels_inside
+                 k = t channels + c, for x in channels-last, of whole GROUPs of channels: a group lies in one piece
 
 A stage holds DEPTH of K. The last one may hold less, whole ATOMs.
 """
@@ -49,6 +51,7 @@ class ConvShape:
     start: Triple
     step: Triple
     spread: Triple = (1, 1, 1)
+    channels_inside: bool = False
 
     @property
     def pixels(self) -> int:
@@ -90,6 +93,9 @@ class ConvShape:
 
     def place(self, k: Any) -> tuple[Any, Any]:
         """(channel, tap) of a place in K; the channel may lie behind the last, where there is nothing."""
+        if self.channels_inside:
+            behind = k // (self.channels * self.all_taps)
+            return k % self.channels + behind * self.channels, k // self.channels % self.all_taps
         if self.natural:
             return k // self.all_taps, k % self.all_taps
         group = k // GROUP
@@ -129,7 +135,8 @@ def phases(shape: ConvShape) -> tuple[ConvPhase, ...]:
         taps, every, start, step, count, out = zip(*(_along(shape, d, first[d]) for d in range(3)), strict=True)
         empty = any(begin == -shape.image[d] - shape.out[d] for d, begin in enumerate(start))
         channels = 1 if empty else shape.channels
-        own = replace(shape, channels=channels, taps=count, start=start, step=step, out=out, spread=(1, 1, 1))
+        own = replace(shape, channels=channels, taps=count, start=start, step=step, out=out, spread=(1, 1, 1),
+                      channels_inside=shape.channels_inside and not empty)  # fmt: skip
         found.append(ConvPhase(shape=own, first=first, tap=taps, every=every))  # type: ignore[arg-type]
     return tuple(found)
 

@@ -70,6 +70,19 @@ class ConvPoint:
         return self.stages * self.pixel_bytes + (self.steps if self.resident else self.stages) * self.weight_bytes
 
 
+def run_of(columns: int, *, channels_last: bool) -> int:
+    """How many neighbouring channels a thread has of a tile of so many columns: the two of a wgmma, or, where they lie
+    side by side in memory, up to 8 (see `channel_of`)."""
+    return 2 if not channels_last else 8 if columns % 32 == 0 else 4 if columns % 16 == 0 else 2
+
+
+def channel_of(column: Any, run: int) -> Any:
+    """The channel, counted from the tile's first, of a column of it. Of every 8 columns a thread has the sums of two;
+    channels are dealt so that those of `run` / 2 such eights are `run` neighbours."""
+    block, inside = column // (4 * run), column % (4 * run)
+    return block * (4 * run) + inside % 8 // 2 * run + inside // 8 * 2 + inside % 2
+
+
 def make_points(shape: ConvShape, knobs: dict[str, Any]) -> tuple[ConvPoint, ...]:
     """Of every phase the setting of these knobs. Raises ValueError as `make_point`."""
     return tuple(make_point(phase.shape, knobs) for phase in phases(shape))

@@ -23,7 +23,7 @@ from cutlass.cute.nvgpu import warpgroup
 from ..common.control import when
 from ..common.math import both
 from ..gemm.epilogue.epilogue import power_of_two
-from .gather import read_channels
+from .gather import in_one_piece, read_channels
 from .kernel import ConvKernel, arrive, scale_exponent
 from .ptx import planes_of, write_chunk
 from .shape import ATOM, GROUP
@@ -42,7 +42,7 @@ class WindowConv(ConvKernel):
         super().__init__(*args, **named)
         self.windows = Windows(shape=self.shape, pixels=self.point.pixels)
         self.rows, self.steps = self.windows.places, self.windows.steps
-        self.padded = bool(self.shape.tested())
+        self.wide = in_one_piece(self.shape, self.walk, self.item)
 
     def _layouts(self) -> list[Any]:
         """Of all stages of places, and of all weights that are held, in elements."""
@@ -138,7 +138,7 @@ class WindowConv(ConvKernel):
             channel = step * (w.groups * GROUP) + group * GROUP
             there = address + Int64(channel) * (self.walk[2] * self.item)
             left = self.shape.channels - channel if odd else None
-            read.append(read_channels(self.item, there, self.walk[2], left, test))
+            read.append(read_channels(self.item, there, self.walk[2], left, test, wide=self.wide))
         return read
 
     def _write(self, base: Any, one: tuple[Any, ...], read: list[list[Any]]) -> None:
