@@ -197,7 +197,8 @@ def _found(
     left.update(multiplied.left)
     taken = {bind.node for _, site in multiplied.found for bind in site.outputs}
     free = [region for region in regions if taken.isdisjoint(bind.node for bind in region[1].outputs)]
-    convolved, unconvolved = convolutions(flow, free, unsupported)
+    made = {name for _, site in multiplied.found for name in site.nodes}
+    convolved, unconvolved = convolutions(flow, free, unsupported, made)
     left.update(unconvolved)
     matches += [(program, site, title(flow, site)) for program, site in (*multiplied.found, *convolved)]
     reasons = _left(flow, [site for _, site, _ in matches], left)

@@ -84,8 +84,7 @@ def collapsed(
     to be copied for the parts to be one."""
     if operand.indexed or operand.at:
         return None
-    wide = [d for d, size in enumerate(operand.shape) if size > 1]
-    source = dict(zip(wide, bind.order, strict=True))  # dimension -> its place in the value that is read
+    in_memory = [d for d in operand.order or range(len(operand.shape)) if operand.shape[d] > 1]
     shape, each = [], []
     for group in groups:
         parts = [d for d in group if domain[d] > 1]
@@ -93,7 +92,7 @@ def collapsed(
         behind = parts[parts.index(inside[-1]) + 1 :] if inside else []
         if inside and parts[len(parts) - len(behind) - len(inside) : len(parts) - len(behind)] != inside:
             return None
-        if any(source[b] != source[a] + 1 for a, b in pairwise(inside)):
+        if any(in_memory.index(b) != in_memory.index(a) + 1 for a, b in pairwise(inside)):
             return None
         shape.append(prod(operand.shape[d] for d in group))
         each.append(prod(domain[d] for d in behind))

@@ -19,6 +19,7 @@ from tilewright.ir.contraction import ROUTED, Contracted, Letters, Scaled, contr
 from tilewright.ir.graph import Call, Node, Ref
 
 from .coarse import parted
+from .convolutions import pointwise_convolution
 from .region import Flow
 
 
@@ -122,7 +123,10 @@ def contraction(
     eighth = scaled(call, flow.nodes)
     if eighth is not None:
         return _scaled(flow, node, eighth)
-    found = contracted(call, flow.nodes, spread=True)
+    pointwise = pointwise_convolution(flow, node)
+    if pointwise is not None:
+        lies = lies or node.order
+    found = contracted(call, flow.nodes, spread=True) if pointwise is None else pointwise
     if found is None or not found.left.dtype == found.right.dtype == node.dtype:
         return None
     spared: tuple[str, ...] = ()
@@ -135,12 +139,16 @@ def contraction(
     if laid is None:
         return None
     first, second, domain, result, lies = laid
-    addend = _addend(flow, found.added, domain, found.beta) if found.added and found.beta else None
-    if found.added and found.beta and addend is None:
+    added = found.added if found.beta else ""
+    if pointwise is None:
+        addend = _addend(flow, added, domain, found.beta) if added else None
+    else:
+        addend = _of_channels(flow, added, domain, lies) if added else None
+    if added and addend is None:
         return None
     return Multiplication(
         node=node, left=first, right=second, domain=domain, result=result, lies=lies, scale=found.alpha, addend=addend,
-        element=found.left.dtype, spared=spared,
+        element=found.left.dtype, spared=spared, allow_tf32=pointwise is not None and node.dtype == "f32",
     )  # fmt: skip
 
 
@@ -395,6 +403,14 @@ def _memory(flow: Flow, node: Node) -> tuple[int, ...]:
     if node.op == "permute":
         return tuple(node.dims.index(d) for d in _memory(flow, flow.nodes[node.sources[0]]))
     return node.order or tuple(range(len(node.shape)))
+
+
+def _of_channels(flow: Flow, name: str, domain: tuple[int, ...], lies: tuple[int, ...]) -> Addend:
+    """A convolution's bias, of one number for each of its channels, the second of the result's dimensions."""
+    bias = flow.nodes[name]
+    along = len(domain) - 1 if lies[-1] == 1 else len(domain) - 2
+    shape = tuple(size if d == along else 1 for d, size in enumerate(domain))
+    return Addend(bind=Bind(node=name, split=bias.shape, order=(0,)), shape=shape, scale=1.0)
 
 
 def _addend(flow: Flow, name: str, domain: tuple[int, ...], scale: float) -> Addend | None:

@@ -8,11 +8,12 @@ its taps backwards, and reads x at a quotient by its stride, where that is whole
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.facts.pattern import Bind, Match
 from tilewright.ir.access import Access, Position, Quotient
+from tilewright.ir.contraction import Contracted, Letters
 from tilewright.ir.graph import Call, Node, Ref, Struct, Template
 from tilewright.ir.program import Contraction, Operand, Output, Program, Statement
 
@@ -76,15 +77,17 @@ class Convolved:
         return (*self.own, *self.places)
 
 
-def convolutions(flow: Flow, regions: Sequence[Found], unsupported: Unsupported) -> tuple[list[Found], dict[str, str]]:
+def convolutions(
+    flow: Flow, regions: Sequence[Found], unsupported: Unsupported, multiplied: Collection[str] = ()
+) -> tuple[list[Found], dict[str, str]]:
     """The convolutions of a graph, each with its epilogue where it has one, and why others are left to torch, by the
     names of their nodes. `regions`: what was fused without them, and what no product takes; one that reads several
-    convolutions is the last one's."""
+    convolutions is the last one's. `multiplied`: those that are products of matrices already."""
     found: list[Found] = []
     left: dict[str, str] = {}
     free = list(regions)
     for node in reversed(flow.graph.nodes):
-        whole = convolution(flow, node) if node.name in flow.live else None
+        whole = convolution(flow, node) if node.name in flow.live and node.name not in multiplied else None
         if whole is None:
             continue
         alone = _alone(whole) if whole.channels_last or not node.order else None
@@ -117,6 +120,22 @@ def convolution(flow: Flow, node: Node) -> Convolved | None:
     if made is None or made.x.dtype != node.dtype or made.weight.dtype != node.dtype:
         return None
     return made
+
+
+def pointwise_convolution(flow: Flow, node: Node) -> Contracted | None:
+    """The product of matrices that a convolution is whose windows are single pixels, each read once; None of others."""
+    whole = convolution(flow, node)
+    if whole is None or whole.groups > 1 or max(whole.weight.shape[2:]) > 1:
+        return None
+    if max(whole.stride) > 1 or any(whole.padding) or whole.x.shape[2:] != whole.out:
+        return None
+    places = "bcd"[: len(whole.out)]
+    sides = "zy" if whole.transposed else "yz"
+    letters = Letters(left=f"az{places}", right=f"{sides}{places}", result=f"ay{places}")
+    return Contracted(
+        left=whole.x, right=whole.weight, letters=letters, alpha=1.0, beta=1.0,
+        added="" if whole.bias is None else whole.bias.name,
+    )  # fmt: skip
 
 
 def _read(flow: Flow, node: Node, call: Call) -> Convolved | None:

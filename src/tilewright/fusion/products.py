@@ -50,7 +50,7 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
             narrow = _alone(flow, whole)
             if narrow is None or unsupported(narrow[0]) is not None:
                 whole = contraction(flow, node, eight_bits=False) or whole
-        whole = replace(whole, allow_tf32=allow_tf32 and node.dtype == "f32")
+        whole = replace(whole, allow_tf32=whole.allow_tf32 or (allow_tf32 and node.dtype == "f32"))
         for reading in _readings(flow, node.name, regions, taken, waiting):
             made = _fused(flow, whole, unrolled(flow, reading.region, node.name))
             if made is not None and reading.also:
@@ -88,7 +88,9 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
 def unmade(flow: Flow, unsupported: Unsupported, *, allow_tf32: bool) -> frozenset[str]:
     """The results of contractions that no kernel makes by itself."""
     found = [contraction(flow, node) for node in flow.graph.nodes if node.dtype in DTYPE_BYTES]
-    wholes = [replace(w, allow_tf32=allow_tf32 and w.node.dtype == "f32") for w in found if w is not None]
+    wholes = [
+        replace(w, allow_tf32=w.allow_tf32 or (allow_tf32 and w.node.dtype == "f32")) for w in found if w is not None
+    ]
     alone = {whole.node.name: _alone(flow, whole) for whole in wholes}
     return frozenset(name for name, made in alone.items() if made is None or unsupported(made[0]) is not None)
 
