@@ -205,13 +205,34 @@ def _reader(flow: Flow, name: str, regions: Sequence[Found]) -> Found | None:
     return homes[0]
 
 
+def _over(region: Found, domain: tuple[int, ...]) -> Found:
+    """The region with the dimensions of a domain, where that can be: a region has none of size 1."""
+    program, site = refined(region, tuple(size for size in domain if size > 1))
+    if len(program.domain) != sum(size > 1 for size in domain):
+        return region
+
+    there = [d for d, size in enumerate(domain) if size > 1]
+    single = [d for d, size in enumerate(domain) if size == 1]
+
+    def wide(shape: tuple[int, ...]) -> tuple[int, ...]:
+        sizes = dict(zip(there, shape, strict=True))
+        return tuple(sizes.get(d, 1) for d in range(len(domain)))
+
+    def order(of: tuple[int, ...]) -> tuple[int, ...]:
+        return (*single, *(there[d] for d in of)) if of else ()
+
+    operands = tuple(replace(o, shape=wide(o.shape), order=order(o.order)) for o in program.operands)
+    outputs = tuple(replace(o, shape=wide(o.shape)) for o in program.outputs)
+    return replace(program, domain=wide(program.domain), operands=operands, outputs=outputs), site
+
+
 def _with_epilogue(whole: Convolved, region: Found) -> Found | None:
     """Both as one Program; None where the region is no epilogue: not pointwise, or over other dimensions."""
     if region[0].reduced or not all(isinstance(i, Statement) for i in region[0].body):
         return None
     if any(isinstance(i, Statement) and i.op in ("index", "inside") for i in region[0].body):
         return None
-    program, site = refined(region, whole.domain)
+    program, site = _over(region, whole.domain)
     mine = [i for i, bind in enumerate(site.operands) if bind.node == whole.node.name]
     written = all(o.shape == whole.domain and not o.parts for o in program.outputs)
     if program.domain != whole.domain or len(mine) != 1 or not written:

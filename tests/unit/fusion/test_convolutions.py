@@ -13,8 +13,6 @@ from torch import Tensor
 from fakes.matched import fused
 from tilewright.facts.pattern import Pattern
 
-pytestmark = pytest.mark.usefixtures("proven_convolutions")
-
 
 def rand(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))
@@ -53,6 +51,10 @@ X, W, BIAS = rand(2, 8, 9, 7), rand(6, 8, 3, 3), rand(6)
         ("conv_transpose2d -> relu", (2, 6, 19, 9), lambda x, w: F.conv_transpose2d(x, w, stride=(2, 1), padding=(0, 1),
                                                                                     dilation=(1, 2)).relu(),
          (X, rand(8, 6, 3, 3))),
+        ("conv2d -> gelu -> add", (1, 6, 7, 5), lambda x, w, b, y: F.gelu(F.conv2d(x, w, b)) + y,
+         (X[:1], W, BIAS, rand(1, 6, 7, 5).to(memory_format=torch.channels_last))),
+        ("conv2d -> add -> tanh", (1, 2, 3, 1, 5), lambda x, w, c: (F.conv2d(x, w, groups=2) + c).tanh(),
+         (X[:1, :, :3], rand(6, 4, 3, 3), rand(6, 1, 1))),
         ("conv_transpose1d", (2, 5, 61), lambda x, w: F.conv_transpose1d(x, w, stride=3, output_padding=1),
          (rand(2, 3, 20), rand(3, 5, 3))),
     ],
