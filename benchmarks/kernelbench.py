@@ -4,11 +4,12 @@
     python benchmarks/kernelbench.py PATH --out OUT --src OLD/src --src src     # the same with each, and what changed
     python benchmarks/kernelbench.py PATH --out OUT --dtype bfloat16 --only level1
 
-PATH is the folder that holds `level1` and `level2`. `memory-bound`: 48 tasks of level 1 without products; `level1` and
-`level2`: the 16 and 37 tasks of products. Each group is a run of `tilewright bench` at the winners that are shipped,
-without tuning, so that a task takes 5 to 10 seconds of a GPU; `--tune` tunes each, 15 seconds of budget. A command that
-was stopped goes on where it was when it is given again. What comes of it: OUT/NAME/GROUP.json, compact, NAME being the
-source tree's number; with several `--src` the geometric mean of "time before / time after" of each group.
+PATH is the folder that holds `level1` and `level2`. `memory-bound`: 48 tasks of level 1 without products; `level1`
+and `level2`: the 16 and 37 tasks of products; `convolution1` and `convolution2`: their 35 and 63 of convolutions.
+Each group is a run of `tilewright bench` at the winners that are shipped, without tuning, so that a task takes 5 to
+10 seconds of a GPU; `--tune` tunes each, 60 seconds of budget. A command that was stopped goes on where it was when
+it is given again. What comes of it: OUT/NAME/GROUP.json, compact, NAME being the source tree's number; with several
+`--src` the geometric mean of "time before / time after" of each group.
 """
 
 from __future__ import annotations
@@ -37,9 +38,12 @@ GROUPS = {  # level, numbers of tasks
     "level1": ("level1", "1-4,6-11,13-18"),
     "level2": ("level2", "9,12,14,18,22,28-30,33,37,39-41,45,51,53,55,56,59,62-64,66,68,70,75,76,80,81,84,86,88,94,95,"
                          "97-99"),
+    "convolution1": ("level1", "50,54-87"),
+    "convolution2": ("level2", "1-8,10,11,13,15-17,19-21,23-27,31,32,34-36,38,42-44,46-50,52,54,57,58,60,"
+                               "61,65,67,69,71-74,77-79,82,83,85,87,89-93,96,100"),
 }  # fmt: skip
 JUDGED = ("--target", "cuda", "--budget", "60s", "--timing", "2s", "--no-compile", "--without", "tuning", "--jobs", "5")
-TUNED = ("--target", "cuda", "--budget", "15s", "--timing", "2s", "--jobs", "3")
+TUNED = ("--target", "cuda", "--budget", "60s", "--timing", "2s", "--jobs", "3")
 LEAVING_S = 5.0  # a command that was told to stop writes down what it has
 _MORE = {"float32": 0, "float16": 10000, "bfloat16": 20000}
 # The class stays the one that its own `super(Model, self)` names.

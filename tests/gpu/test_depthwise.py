@@ -12,16 +12,10 @@ from fakes import kernel_programs as kp
 from fakes.fused import load_fused
 from fakes.realisers import cuda, gpu
 from fakes.traced import only_program
-from tilewright.frontend.lowering import depthwise
 
 from .test_cuda_kernels import close, every_other, padded_rows, shifted
 
 pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def proposed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(depthwise, "PROPOSED", True)
 
 
 def convolution(shape, window, dtype=torch.float32, each=1, bias=False, **settings):

@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 
 import kept
-from tilewright.frontend.lowering import depthwise
 from tilewright.kernels.cpu import build
-from tilewright.realise.conv import points as ways
 
 # What a process keeps as its compiler outlives the test that asked for it: haste is told by another variable. Headers
 # of the system, two fifths of what is left, are read once; where the flags are others, gcc reads the text.
@@ -94,15 +92,3 @@ def in_haste(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv("CXX", str(request.getfixturevalue("hasty_compiler")))
         if request.node.get_closest_marker("optimised") is None:
             monkeypatch.setenv("TESTS_IN_HASTE", "1")
-
-
-@pytest.fixture
-def proven_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when the likeliest ways of a convolution have run on a GPU."""
-    monkeypatch.setattr(ways, "PROVEN", ways.LIKELIEST)
-
-
-@pytest.fixture
-def proposed_depthwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when depthwise convolutions have run on a GPU."""
-    monkeypatch.setattr(depthwise, "PROPOSED", True)

@@ -179,10 +179,6 @@ def _numbers(value: Template, rank: int) -> tuple[int, ...] | None:
     return found if len(found) == rank else found * rank
 
 
-def _inverse(order: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(range(len(order)), key=order.__getitem__))
-
-
 def contraction_of(whole: Convolved, x: Operand, weight: Operand) -> Contraction:
     """Over the domain."""
     at, rank, out = len(whole.own), len(whole.domain), len(whole.out)
@@ -264,20 +260,42 @@ def _fused(whole: Convolved, region: Found) -> Found | None:
     return next((found for found in made if found is not None), None)
 
 
+def _over(region: Found, domain: tuple[int, ...]) -> Found:
+    """The region with the dimensions of a domain, where that can be: a region has none of size 1."""
+    program, site = refined(region, tuple(size for size in domain if size > 1))
+    if len(program.domain) != sum(size > 1 for size in domain):
+        return region
+
+    there = [d for d, size in enumerate(domain) if size > 1]
+    single = [d for d, size in enumerate(domain) if size == 1]
+
+    def wide(shape: tuple[int, ...]) -> tuple[int, ...]:
+        sizes = dict(zip(there, shape, strict=True))
+        return tuple(sizes.get(d, 1) for d in range(len(domain)))
+
+    def order(of: tuple[int, ...]) -> tuple[int, ...]:
+        return (*single, *(there[d] for d in of)) if of else ()
+
+    operands = tuple(replace(o, shape=wide(o.shape), order=order(o.order)) for o in program.operands)
+    outputs = tuple(replace(o, shape=wide(o.shape)) for o in program.outputs)
+    return replace(program, domain=wide(program.domain), operands=operands, outputs=outputs), site
+
+
 def _with_epilogue(whole: Convolved, region: Found) -> Found | None:
     """The same; None where the region is no epilogue: not pointwise, or over other dimensions."""
     if region[0].reduced or not all(isinstance(i, Statement) for i in region[0].body):
         return None
     if any(isinstance(i, Statement) and i.op in ("index", "inside") for i in region[0].body):
         return None
-    program, site = refined(region, whole.domain)
+    program, site = _over(region, whole.domain)
     mine = [i for i, bind in enumerate(site.operands) if bind.node == whole.node.name]
     written = all(o.shape == whole.domain and not o.parts for o in program.outputs)
     if program.domain != whole.domain or len(mine) != 1 or not written:
         return None
     own, bind = program.operands[mine[0]], site.operands[mine[0]]
     first, place = _alone(whole)
-    read = Bind(node=bind.node, split=tuple(whole.domain[d] for d in whole.lies), order=_inverse(whole.lies))
+    wide = [d for d in whole.lies if whole.domain[d] > 1]
+    read = Bind(node=bind.node, split=tuple(whole.domain[d] for d in wide), order=tuple(map(wide.index, sorted(wide))))
     if own.shape != whole.domain or bind != read:
         return None
     operands, binds, body = list(first.operands), list(place.operands), list(first.body)

@@ -176,10 +176,21 @@ def _fused(flow: Flow, whole: Multiplication, region: Found) -> Found | None:
     in the region's."""
     made = _with_epilogue(whole, region)
     bind = next((b for b in region[1].operands if b.node == whole.node.name), None)
-    if made is not None or bind is None or bind.split != whole.node.shape or whole.ends or whole.scales:
+    wide = [d for d, size in enumerate(whole.node.shape) if size > 1]
+    if made is not None or bind is None or whole.ends or whole.scales:
         return made
-    other = contraction(flow, whole.node, eight_bits=whole.element != whole.node.dtype, lies=bind.order)
+    if bind.split not in (whole.node.shape, tuple(whole.node.shape[d] for d in wide)):
+        return made
+    lies = bind.order if bind.split == whole.node.shape else tuple(wide[d] for d in bind.order)
+    lies = (*(d for d in range(len(whole.node.shape)) if d not in lies), *lies)
+    other = contraction(flow, whole.node, eight_bits=whole.element != whole.node.dtype, lies=lies)
     return None if other is None else _with_epilogue(replace(other, allow_tf32=whole.allow_tf32), region)
+
+
+def _wide(split: tuple[int, ...], order: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """How a value is viewed, without its dimensions of size 1."""
+    wide = [d for d in range(len(split)) if split[d] > 1]
+    return [split[d] for d in wide], [wide.index(d) for d in order if split[d] > 1]
 
 
 def _with_epilogue(whole: Multiplication, region: Found) -> Found | None:
@@ -204,7 +215,7 @@ def _with_epilogue(whole: Multiplication, region: Found) -> Found | None:
     if whole.lies == straight:
         fits = bind.order == tuple(range(len(bind.order))) and not operand.order
     else:
-        fits = bind.split == whole.node.shape and bind.order == whole.lies
+        fits = _wide(bind.split, bind.order) == _wide(whole.node.shape, whole.lies)
     if groups is None or not fits or operand.shape != program.domain:
         return None
     inner = len(program.reduced)

@@ -26,8 +26,6 @@ from tilewright.kernels.cuda.rows.reducers import Reducer
 
 from .test_cuda_free import Shaped
 
-pytestmark = pytest.mark.usefixtures("proposed_depthwise")
-
 MODULES = (addresses, blocks, combine, cta, cta_rows, reducers, slides, staged, tiles, last)
 SUBTRACTED = 3
 
@@ -156,6 +154,7 @@ CASES = {  # shape, window, settings, knobs
     "one stretch with what is beside": ((4, 5, 7, 9), (3, 3), {"padding": 1, "beside": True}, {}),
     "columns of one-dimensional": ((2, 3, 400), (5,), {"padding": 2}, {"threads": 64, "down": 1}),
     "columns of one-dimensional, strided": ((2, 3, 1024), (4,), {"stride": 2, "each": 2}, {"threads": 64}),
+    "columns of one-dimensional, odd": ((1, 3, 999), (4,), {"padding": 1, "stride": 2}, {"threads": 64, "down": 1}),
     "one image as one stretch": ((1, 8, 14, 14), (5, 5), {"padding": 2}, {"down": 2}),
 }  # fmt: skip
 

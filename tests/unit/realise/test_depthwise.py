@@ -25,8 +25,6 @@ from tilewright.realise.table import realisers
 
 from ..kernels.test_cuda_instructions import compiled
 
-pytestmark = pytest.mark.usefixtures("proposed_depthwise")
-
 
 def program(function: Callable[..., Any], *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Program:
     return only_program(function, *(torch.randn(s).to(dtype) for s in shapes))

@@ -9,7 +9,7 @@ import torch
 
 from fakes.composed import case, composed, load, matched, same
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("proposed_depthwise")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 __all__ = ["load"]  # a fixture
 
 SOURCE = """

@@ -284,7 +284,6 @@ assert sum(convolved.fallbacks().values()) == 1
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("proven_convolutions")
 def test_a_convolution_is_loaded_without_the_dsl(tmp_path: Path) -> None:
     facts = case(CONVOLUTION, (torch.randn(8, 32, 40, 40, dtype=torch.bfloat16),), training=False)
     found = match_all([facts.graph], unsupported=cuda.unsupported, space=cuda.space, tiny_bytes=0)

@@ -11,9 +11,6 @@ from tilewright.ir.access import Position
 from .lower import FLOATS, Builder, Expr, Lowering, NotLowered, memory_order
 from .pool import each_side
 
-# Whether they are lowered: not before tests/gpu/test_depthwise.py has run whole. An earlier form was right at two
-# layers in fp32 (H200, 2026-11-27: 0.66 ms where torch takes 20.8, 0.26 where it takes 1.44).
-PROPOSED = False
 MOST_TAPS = 128  # weights of a result: what a kernel does with one window is written out
 MOST_MULTIPLIER = 4  # results of a channel
 
@@ -23,7 +20,7 @@ def _depthwise(rank: int) -> Lowering:
         b: Builder, x: Expr, weight: Expr, bias: Expr | None = None, stride: Sequence[int] = (1,),
         padding: Sequence[int] | str = (0,), dilation: Sequence[int] = (1,), groups: int = 1,
     ) -> Expr:  # fmt: skip
-        given = PROPOSED and len(x.shape) == rank + 2 and x.dtype in FLOATS and weight.dtype == x.dtype
+        given = len(x.shape) == rank + 2 and x.dtype in FLOATS and weight.dtype == x.dtype
         if not given or groups == 1 or groups != x.shape[1]:
             raise NotLowered
         if not 1 < prod(weight.shape[2:]) <= MOST_TAPS or weight.shape[0] > MOST_MULTIPLIER * groups:

@@ -16,7 +16,8 @@ from ...kernels.cuda.conv.windows import Windows
 
 FITTED = DEVICES["h200"]
 ARCHITECTURE = FITTED.architecture
-_POINTS, _PROPOSED = 10, 4  # that are ranked of a precision, and tried
+_POINTS = 10  # that are ranked of a precision
+_LIKELY, _OTHER = 4, 2  # that are tried of the likelier precision, and of the other
 _ABOUT = {
     "kernel": "gather: every window is read anew; window: of stride 1, they overlap in shared memory",
     "pixels": "of the output, a CTA's tile", "columns": "channels of the output, the same; 0: all of them, or 256",
@@ -28,12 +29,6 @@ KNOBS = tuple(Knob(name=name, values=values, about=_ABOUT[name]) for name, value
 # From so many channels on cuDNN multiplies fp32 in TF32 on Hopper (two thirds of KernelBench's references); with fewer
 # its other algorithms compute in fp32, so three products are tried first.
 TF32_CHANNELS = 16
-# The ways (kernel, precision) that are proposed: those for which tests/gpu/test_conv.py has run whole. An earlier form
-# of `gather` has run in tf32, with 256 threads that gather, and was right (H200, 2026-11-27, 8 convolutions of few
-# channels); as they are now, none has run.
-PROVEN: frozenset[tuple[str, str]] = frozenset()
-LIKELIEST = frozenset({("gather", "tf32"), ("gather", "plain")})  # to be the first of them
-PROVEN_PRODUCERS = 256
 # MODEL (2026-11-27): nothing was fitted. Clocks of a multiprocessor.
 _CLOCK = 1.7  # a ns
 _FMA = 2048.0  # of fp16, a clock
@@ -47,13 +42,11 @@ _LAUNCH_NS = 7000.0
 
 
 def space(program: Program, shape: ConvShape, device: Device) -> Space:
-    """Of the settings that fit those that go a way that has run on a GPU (see PROVEN), the likeliest first."""
+    """Of the settings that fit, some of each precision, the likeliest first."""
     ranked = ranked_points(program, shape, device)
-    return Space(knobs=KNOBS, points=tuple(p for p in ranked if _is_proven(dict(p)))[:_PROPOSED])
-
-
-def _is_proven(knobs: dict[str, Any]) -> bool:
-    return (knobs["kernel"], knobs["precision"]) in PROVEN and knobs["producers"] == PROVEN_PRODUCERS
+    likely = [p for p in ranked if dict(p)["precision"] == dict(ranked[0])["precision"]]
+    others = [p for p in ranked if p not in likely]
+    return Space(knobs=KNOBS, points=(*likely[:_LIKELY], *others[:_OTHER]))
 
 
 def ranked_points(program: Program, shape: ConvShape, device: Device) -> tuple[Point, ...]:
@@ -67,7 +60,6 @@ def ranked_points(program: Program, shape: ConvShape, device: Device) -> tuple[P
         most = _POINTS if number == 0 else _POINTS // 2
         groups = [[p for p in ranked if dict(p)["kernel"] == kernel] for kernel in LEGAL["kernel"]]
         kept = {p for own in groups for p in own[: most // 2]}
-        kept |= {p for own in groups for p in [q for q in own if _is_proven(dict(q))][:2]}
         found += [p for p in ranked if p in kept]
     return tuple(found)
 

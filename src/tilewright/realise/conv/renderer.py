@@ -18,8 +18,7 @@ from ..gemm.text import epilogue_of
 from ..realiser import Fit, Refused, carried, refused
 from ..rows.text import RUN_OP, Lines, safe_names, tensors
 from ..strength import reduced_in_strength
-from . import points as ways
-from .points import ARCHITECTURE, TF32_CHANNELS, space
+from .points import ARCHITECTURE, space
 
 target: Target = "cuda"
 digest, writers = "convolutions", ("rows/text.py", "conv/points.py")
@@ -68,8 +67,6 @@ def fits(program: Program, device: Device) -> Fit | Refused:
         return Refused("no convolution", foreign=True)
     if device.architecture != ARCHITECTURE:
         return Refused(f"the convolution's skeleton needs {ARCHITECTURE} (wgmma)")
-    if not ways.PROVEN:
-        return Refused("the convolution's skeleton waits for its tests on a GPU")
     shape = shape_of(program)
     if shape is None:
         return Refused("a contraction that is neither a product of whole matrices, or of batches, nor a convolution")
@@ -194,8 +191,6 @@ def _unsupported(program: Program, shape: ConvShape, device: Device) -> str | No
         return f"groups of {shape.channels} channels to {shape.columns}: bound by memory, and most of a tile is empty"
     if shape.flops // 2 < _LEAST_WORK:
         return "a convolution so small is all launch"
-    if x.dtype == "f32" and shape.channels < TF32_CHANNELS and not any(p == "fp16x3" for _, p in ways.PROVEN):
-        return f"fewer than {TF32_CHANNELS} channels in fp32, for which one product of fp16 is not accurate enough"
     if prod(shape.spread) > _MOST_PHASES:
         return f"a transposed convolution of {prod(shape.spread)} phases, each a kernel of its own"
     if max(shape.pixels, prod(x.shape[1:])) >= _LONGEST:

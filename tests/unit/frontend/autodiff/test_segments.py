@@ -299,7 +299,6 @@ def test_segments_lie_between_what_torch_does() -> None:
         assert set(segment.kept) <= set(segment.inputs) and set(segment.graded) <= set(segment.outputs)
 
 
-@pytest.mark.usefixtures("proposed_depthwise")
 def test_a_depthwise_convolution_is_torchs_where_gradients_lead_through_its_image() -> None:
     """Its weights' gradient alone is led through."""
 

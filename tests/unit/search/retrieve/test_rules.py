@@ -27,8 +27,6 @@ from tilewright.realise.table import realisers
 from tilewright.report.rules import rules_page
 from tilewright.search.retrieve import rules
 
-pytestmark = pytest.mark.usefixtures("proven_convolutions", "proposed_depthwise")
-
 ROOT = Path(__file__).parents[4]
 RULES = rules()
 DTYPES: Mapping[str, torch.dtype] = {

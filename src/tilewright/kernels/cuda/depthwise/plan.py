@@ -238,7 +238,7 @@ class _Shape:
                 planes //= 2
         found.append((1, down.count, columns) if down_groups <= most else (1, most * deep, columns))
         if self.flat:
-            return [size for size in found if size[1] == down.count]
+            return [size for size in found if size[1:] == (down.count, along.count)]
         rows = min(found[-1][1], down.count)
         while rows > deep:
             rows = _up(-(-rows // 2), deep)
