@@ -90,7 +90,7 @@ def convolutions(
         whole = convolution(flow, node) if node.name in flow.live and node.name not in multiplied else None
         if whole is None:
             continue
-        alone = _alone(whole) if whole.channels_last or not node.order else None
+        alone = by_itself(whole) if whole.channels_last or not node.order else None
         region = _reader(flow, node.name, free) if alone is not None else None
         fused = _fused(whole, region) if region is not None else None
         made = next((f for f in (fused, alone) if f is not None and unsupported(f[0]) is None), None)
@@ -209,7 +209,7 @@ def _bound(node: Node, shape: tuple[int, ...]) -> Bind:
     return Bind(node=node.name, split=shape, order=tuple(range(len(shape))))
 
 
-def _alone(whole: Convolved) -> Found:
+def by_itself(whole: Convolved) -> Found:
     """The convolution with its bias."""
     groups, (batch, channels, *image) = whole.groups, whole.x.shape
     grouped = () if groups == 1 else (groups,)
@@ -293,7 +293,7 @@ def _with_epilogue(whole: Convolved, region: Found) -> Found | None:
     if program.domain != whole.domain or len(mine) != 1 or not written:
         return None
     own, bind = program.operands[mine[0]], site.operands[mine[0]]
-    first, place = _alone(whole)
+    first, place = by_itself(whole)
     wide = [d for d in whole.lies if whole.domain[d] > 1]
     read = Bind(node=bind.node, split=tuple(whole.domain[d] for d in wide), order=tuple(map(wide.index, sorted(wide))))
     if own.shape != whole.domain or bind != read:

@@ -317,7 +317,8 @@ def test_registers_that_are_asked_for_are_those_that_others_give_back(producers:
     ("x", "w", "dtype", "how", "knobs"),
     [
         ((16, 64, 40, 40), (64, 64, 3, 3), "f16", {"padding": 1}, {"kernel": "window"}),
-        ((16, 128, 28, 28), (128, 128, 3, 3), "bf16", {"padding": 1}, {"kernel": "window", "pixels": 256}),
+        ((16, 128, 28, 28), (128, 128, 3, 3), "bf16", {"padding": 1},
+         {"kernel": "window", "pixels": 256, "producers": 128}),
         ((16, 128, 28, 28), (128, 128, 3, 3), "f16", {"padding": 1, "stride": 2}, {}),
         ((16, 256, 28, 28), (512, 256, 1, 1), "f16", {"stride": 2}, {"producers": 128, "columns": 256}),
         ((16, 24, 28, 28), (40, 24, 3, 3), "f16", {"padding": 1, "stride": 2}, {}),
