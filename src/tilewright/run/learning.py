@@ -20,7 +20,7 @@ from ..search.strategies import WITH_ALGEBRA
 from ..search.strategies.category import category
 from .ahead import Objects
 from .foresee import foreseen
-from .matching import found_patterns
+from .matching import found_patterns, with_layouts
 from .opened import OpenedJudge
 from .others import called_libraries, inductor_points
 from .places import Places, Say
@@ -44,10 +44,12 @@ class Learning:
         """Opens the judge: the cases' facts come from running the reference once."""
         request, opened, places, say = self._request, self._opened, self._places, self._say
         cases, device, machine = opened.cases, opened.device, opened.machine
+        if request.strategy in WITH_ALGEBRA and request.algebra:
+            cases = with_layouts(cases, device)
         matched = found_patterns(cases, device, allow_tf32=self._problem.allow_tf32)
         titles = [p.title for p in matched[0].patterns]
         say(f"matched in the main case: {'; '.join(titles) or 'nothing'}")
-        rewritten = self._rewritten(matched) if request.strategy in WITH_ALGEBRA else ()
+        rewritten = self._rewritten(cases, matched) if request.strategy in WITH_ALGEBRA else ()
         both = (*matched, *rewritten)
         remembered, hinted = known_winners(both, machine, winners=places.winners, shipped=places.shipped)
         near: Recipe = ()
@@ -83,9 +85,8 @@ class Learning:
             notes=self._notes(looked) if looked and request.model else (), held=opened.held(),
         )  # fmt: skip
 
-    def _rewritten(self, matched: tuple[Matched, ...]) -> tuple[Matched, ...]:
+    def _rewritten(self, given: tuple[CaseFacts, ...], matched: tuple[Matched, ...]) -> tuple[Matched, ...]:
         """The patterns of the cases as declared algebra has them, if it has anything to do."""
-        given = self._opened.cases
         steps = [step for case in given for step in case.algebra]
         if not steps:
             return ()
@@ -94,7 +95,7 @@ class Learning:
         found = found_patterns(cases, self._opened.device, first_id=first, allow_tf32=self._problem.allow_tf32)
         if all(map(_only_spares, given)) and not any(map(_has_zeros, (p for m in found for p in m.patterns))):
             return ()  # no kernel of this target leaves zeros out
-        self._say(f"by algebra, with less work: {'; '.join(dict.fromkeys(steps))}")
+        self._say(f"tried beside the module as it is: {'; '.join(dict.fromkeys(steps))}")
         return found
 
     def _looked_into(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from ..facts.candidate import Candidate
@@ -10,6 +12,8 @@ from ..facts.devices import device_of
 from ..facts.pattern import Recipe
 from ..facts.run import CaseFacts, Matched, SearchContext
 from ..fusion import SharedKernels, match
+from ..fusion.layouts import channels_last_between
+from ..ir.program import Program
 from ..realise.compose import compose
 from ..realise.table import realisers
 from .training import match_training
@@ -34,6 +38,22 @@ def found_patterns(
         else:
             found.append(one(case.graph, case=index, first_id=first_id))
     return tuple(found)
+
+
+def with_layouts(cases: tuple[CaseFacts, ...], device: Device) -> tuple[CaseFacts, ...]:
+    """The cases where what declared algebra has of each, or else its graph, lies channels-last between convolutions of
+    ours: a step of algebra, so that both are judged."""
+    make = realisers(device)
+    return tuple(_with_layout(case, lambda program: make.unsupported(program) is None) for case in cases)
+
+
+def _with_layout(case: CaseFacts, supported: Callable[[Program], bool]) -> CaseFacts:
+    graph = case.rewritten or case.graph
+    made = None if graph is None or graph.wanted else channels_last_between(graph, supported)
+    if made is None:
+        return case
+    step = f"{made.convolutions} convolutions read channels-last what kernels write for them"
+    return replace(case, rewritten=made.graph, algebra=(*case.algebra, step))
 
 
 def composed(context: SearchContext, recipe: Recipe) -> Candidate:
