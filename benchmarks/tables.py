@@ -125,6 +125,47 @@ def vectors() -> Iterator[Task]:
     yield linear(4, 28672, 8192, F32, name="four rows, linear")
 
 
+# ---- convolutions: layers of networks, a batch norm and what follows behind each
+
+LAYERS = {  # batch, channels, size, results, window, stride, groups; "+" where a residual is added
+    "resnet stem": (64, 3, 224, 64, 7, 2, 1), "resnet 64 1x1": (64, 256, 56, 64, 1, 1, 1),
+    "resnet 64 3x3": (64, 64, 56, 64, 3, 1, 1), "resnet 64 out +": (64, 64, 56, 256, 1, 1, 1),
+    "resnet 128 3x3 /2": (64, 128, 56, 128, 3, 2, 1), "resnet 128 3x3": (64, 128, 28, 128, 3, 1, 1),
+    "resnet 256 3x3": (64, 256, 14, 256, 3, 1, 1), "resnet 512 3x3": (64, 512, 7, 512, 3, 1, 1),
+    "resnet 512 out +": (64, 512, 7, 2048, 1, 1, 1), "unet 64": (16, 64, 256, 64, 3, 1, 1),
+    "unet 256": (16, 256, 64, 256, 3, 1, 1), "convnext 96 7x7": (64, 96, 56, 96, 7, 1, 96),
+    "convnext 384 7x7": (64, 384, 14, 384, 7, 1, 384), "efficientnet 144 5x5 /2": (64, 144, 56, 144, 5, 2, 144),
+    "efficientnet 672 5x5": (64, 672, 14, 672, 5, 1, 672),
+}  # fmt: skip
+
+
+def convolution(name: str, dtype: str, *, last: bool) -> Task:
+    """`last`: in channels-last, as networks in 16 bits are run."""
+    batch, channels, size, made, window, stride, groups = LAYERS[name]
+    lies = ".to(memory_format=torch.channels_last)" if last else ""
+
+    def tensor(*shape: int, scale: str = "") -> str:
+        return f"torch.randn({', '.join(map(str, shape))}, dtype=torch.{dtype}){lies}{scale}"
+
+    depth = channels // groups * window * window
+    weights = {"w": tensor(made, channels // groups, window, window, scale=f" * {depth}**-0.5"),
+               **dict.fromkeys(("s", "t"), (made,))}  # fmt: skip
+    buffers = {"mean": f"torch.zeros({made}, dtype=torch.{dtype})", "var": f"torch.ones({made}, dtype=torch.{dtype})"}
+    inputs: dict[str, Shape] = {"x": tensor(batch, channels, size, size)}
+    body = f"F.conv2d(x, self.w, stride={stride}, padding={window // 2}, groups={groups})"
+    body = f"F.batch_norm({body}, self.mean, self.var, self.s, self.t)"
+    if "+" in name:
+        inputs["y"] = tensor(batch, made, size // stride, size // stride)
+        body += " + y"
+    source = problem(f"F.relu({body})", inputs, weights, dtype=dtype, buffers=buffers)
+    return Task(name=named("convolution", name, SHORT[dtype], "channels-last" if last else ""), source=source)
+
+
+def convolutions() -> Iterator[Task]:
+    for name, (dtype, last) in product(LAYERS, ((F16, True), (BF16, False), (F32, False))):
+        yield convolution(name, dtype, last=last)
+
+
 # ---- transformers
 
 MODELS = {  # hidden size, of queries, keys and values together, of one matrix of the (gated) MLP, vocabulary; rows
@@ -386,8 +427,8 @@ def common() -> Iterator[Task]:
 
 TABLES: dict[str, Callable[[], Iterator[Task]]] = {
     "products": products, "balance": balance, "spared": spared, "vectors": vectors, "transformers": transformers,
-    "layers": layers, "gates": gates, "results": results, "reduced": reduced, "eight-bit": eight_bit,
-    "training": training, "rows": rows, "cpu": cpu, "libraries": libraries, "common": common,
+    "convolutions": convolutions, "layers": layers, "gates": gates, "results": results, "reduced": reduced,
+    "eight-bit": eight_bit, "training": training, "rows": rows, "cpu": cpu, "libraries": libraries, "common": common,
 }  # fmt: skip
 
 

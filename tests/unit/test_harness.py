@@ -28,6 +28,7 @@ subjects: Any = importlib.import_module("subjects")
 sys.path.remove(str(BENCHMARKS))
 EACH = {
     "transformers": 26,
+    "convolutions": 7,
     "reduced": 12,
     "eight-bit": 9,
     "libraries": 20,

@@ -93,8 +93,10 @@ class Tuning:
                 if more > 0:
                     measured = yield from searched(self, pattern, recipe, measured, trials=more)
                 points[pattern.id] = winning(measured) or points[pattern.id]
+        own = {pattern.id for pattern in self.main}
         for pattern in self.patterns:
-            points[pattern.id] = _inherited(pattern, self.main, points) or points[pattern.id]
+            if pattern.id not in own:
+                points[pattern.id] = _inherited(pattern, self.main, points) or points[pattern.id]
         return points
 
     def _around(self, pattern: Pattern, points: dict[str, Point]) -> Recipe:

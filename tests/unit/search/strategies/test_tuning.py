@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fakes.facts import context, pattern
-from tilewright.facts.move import Event, Move, Stop, Tune
+from tilewright.facts.move import Event, Move, Stop, Try, Tune
 from tilewright.facts.outcome import Failure, Interval, PointTime, Tuned
 from tilewright.facts.pattern import Choice
 from tilewright.facts.space import Point, point
@@ -76,3 +78,12 @@ def test_the_first_of_equals_wins_and_nothing_where_none_ran() -> None:
     ran = tuple(PointTime(point=point(unroll=u), time_ns=same) for u in (3, 1))
     assert winning(Tuned(points=ran)) == point(unroll=3)
     assert winning(Tuned(points=(PointTime(point=(), time_ns=None, failure="no"),))) is None
+
+
+def test_patterns_of_one_title_keep_winners_of_their_own() -> None:
+    strategy = catalog(context(*(replace(pattern(f"fused_{i}", points=6), title="linear") for i in range(2))))
+    move: Move = next(strategy)
+    while isinstance(move, Tune):
+        unroll = {"fused_0": 4, "fused_1": 6}[move.pattern]
+        move = strategy.send(Event(seq=0, move=move, outcome=fastest(move, unroll), wall_s=1.0))
+    assert isinstance(move, Try) and move.what == (chosen("fused_0", 4), chosen("fused_1", 6))
