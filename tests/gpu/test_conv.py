@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fakes.fused import load_fused
-from fakes.judges import judge_on_gpu
+from fakes.judges import judge_on_gpu, judged_at_first_points
 from fakes.modules import Applies
 from fakes.realisers import H200
 from tilewright.edges.problems import read_problem
@@ -28,7 +28,7 @@ from tilewright.facts.pattern import Choice, Pattern
 from tilewright.facts.run import Request
 from tilewright.facts.space import Point, Space
 from tilewright.frontend.trace import trace
-from tilewright.fusion import match
+from tilewright.fusion import kind, match
 from tilewright.ir.program import Program
 from tilewright.realise.compose import compose
 from tilewright.realise.conv import renderer as conv
@@ -55,7 +55,7 @@ class Case:
     after: str = ""
     transposed: bool = False
     bias: bool = True
-    layout: str = ""  # of x: "channels_last", "sliced", "odd" (begins anywhere)
+    layout: str = ""  # of x: "last", as it is traced; "channels_last", "sliced", "odd" (begins anywhere) unforeseen
     kind: str = "randn"
     more: tuple[tuple[str, Any], ...] = ()
 
@@ -90,8 +90,8 @@ class Case:
             x *= 10.0 ** torch.linspace(-20, 10, self.x[0], device=device).view(-1, *(1,) * (len(self.x) - 1))
             w *= 10.0 ** torch.linspace(-10, 5, self.w[0], device=device).view(-1, *(1,) * (len(self.w) - 1))
         x, w = x.to(self.dtype), w.to(self.dtype)
-        if self.layout == "channels_last":
-            x = x.to(memory_format=torch.channels_last if len(self.x) == 4 else torch.channels_last_3d)
+        if self.layout in ("channels_last", "last"):
+            x = x.to(memory_format=last_of(x))
         if self.layout == "sliced":
             x = torch.cat([x, x], -1)[..., : self.x[-1]]
         if self.layout == "odd":
@@ -108,8 +108,13 @@ class Case:
             with torch.no_grad():
                 plain = Case(x=self.x, w=self.w, dtype=self.dtype, transposed=self.transposed, bias=self.bias,
                              more=self.more)  # fmt: skip
-                found.append(torch.randn_like(plain.forward(*found), memory_format=torch.contiguous_format))
+                memory = last_of(x) if self.layout == "last" else torch.contiguous_format
+                found.append(torch.randn_like(plain.forward(*found), memory_format=memory))
         return found
+
+
+def last_of(x: Tensor) -> torch.memory_format:
+    return torch.channels_last if x.ndim == 4 else torch.channels_last_3d
 
 
 def more(**named: Any) -> tuple[tuple[str, Any], ...]:
@@ -193,14 +198,35 @@ CASES = (
     Case(x=(70, 64, 24, 24), w=(128, 64, 3, 3), more=PAD),
     Case(x=(70, 8, 64, 64), w=(64, 8, 3, 3), after="relu"),
     Case(x=(33, 64, 32, 32), w=(64, 64, 3, 3), dtype=WIDE),
+    # channels-last, read and written
+    Case(x=(4, 64, 30, 29), w=(64, 64, 3, 3), dtype=HALF, layout="last", more=PAD, after="relu"),
+    Case(x=(4, 128, 21, 23), w=(128, 128, 3, 3), dtype=WIDE, layout="last", more=PAD, after="residual"),
+    Case(x=(4, 128, 29, 28), w=(128, 128, 3, 3), dtype=HALF, layout="last", more=more(stride=2, padding=1), after="relu"),
+    Case(x=(2, 256, 28, 28), w=(512, 256, 1, 1), dtype=HALF, layout="last", more=more(stride=2)),
+    Case(x=(2, 96, 21, 20), w=(96, 96, 1, 1), dtype=HALF, layout="last", after="residual"),
+    Case(x=(2, 24, 30, 31), w=(40, 24, 3, 3), dtype=HALF, layout="last", more=PAD, after="scale"),
+    Case(x=(2, 24, 30, 31), w=(40, 24, 3, 3), dtype=WIDE, layout="last", more=more(stride=2), after="residual"),
+    Case(x=(4, 3, 61, 60), w=(64, 3, 7, 7), dtype=HALF, layout="last", more=more(stride=2, padding=3), after="relu"),
+    Case(x=(2, 20, 21, 23), w=(100, 20, 3, 3), dtype=HALF, layout="last", more=PAD, after="residual"),
+    Case(x=(2, 72, 21, 23), w=(33, 72, 3, 3), dtype=WIDE, layout="last", after="gelu"),
+    Case(x=(2, 64, 14, 15), w=(300, 64, 3, 3), dtype=HALF, layout="last", more=PAD),
+    Case(x=(1, 64, 30, 29), w=(64, 64, 3, 3), dtype=HALF, layout="last", more=PAD, after="residual"),
+    Case(x=(2, 64, 21, 23), w=(64, 32, 3, 3), dtype=HALF, layout="last", more=more(groups=2, padding=1), after="relu"),
+    Case(x=(2, 64, 21, 23), w=(64, 64, 3, 3), dtype=WIDE, layout="last", transposed=True,
+         more=more(stride=2, padding=1), after="relu"),
+    Case(x=(2, 64, 30, 29), w=(64, 64, 3, 3), layout="last", more=PAD, after="residual"),
+    Case(x=(2, 64, 30, 29), w=(48, 64, 3, 3), layout="last", more=more(stride=2), after="scale"),
+    Case(x=(2, 8, 30, 29), w=(64, 8, 3, 3), layout="last", more=PAD, after="relu"),
+    Case(x=(70, 64, 24, 24), w=(128, 64, 3, 3), dtype=HALF, layout="last", more=PAD),
 )  # fmt: skip
 
 
 def pattern_of(case: Case) -> Pattern:
-    """Traced on the CPU; the convolution takes all of it."""
-    args = replace(case, layout="").inputs("cpu")
+    """Traced on the CPU; the convolution takes all of it, where a product of matrices could, too."""
+    args = replace(case, layout=case.layout if case.layout == "last" else "").inputs("cpu")
     matched = match(
-        trace(Applies(case.forward), tuple(args), {}), unsupported=lambda program: None,
+        trace(Applies(case.forward), tuple(args), {}),
+        unsupported=lambda program: "a product" if kind(program) == "product" else None,
         space=lambda program: Space(knobs=(), points=((),)),
     )  # fmt: skip
     (found,) = [p for p in matched.patterns if p.kind == "convolution"]
@@ -255,22 +281,28 @@ def chosen(pattern: Pattern, number: int) -> list[Point]:
     return list(dict.fromkeys([*first.values(), points[number % len(points)]]))
 
 
-def operands_of(program: Program, given: list[Tensor]) -> list[Tensor]:
+def operands_of(pattern: Pattern, given: list[Tensor]) -> list[Tensor]:
     """What `run` takes: views of the module's tensors, in the order of the pattern's binds."""
     return [
-        g.reshape(o.shape) if g.is_contiguous() else g.view(o.shape)
-        for g, o in zip(given, program.operands, strict=True)
+        g.reshape(bind.split).permute(bind.order).reshape(o.shape)
+        for g, o, bind in zip(given, pattern.program.operands, pattern.matches[0].operands, strict=True)
     ]
+
+
+def result_of(pattern: Pattern, made: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """What the module gives, of this shape, of what `run` gives."""
+    (bind,) = pattern.matches[0].outputs
+    return made.reshape(bind.split).permute(bind.order).reshape(shape)
 
 
 def error(case: Case, pattern: Pattern, settings: Point, folder: Path) -> tuple[float, float]:
     """Relative to float64: in the norm, and the worst element's over the largest."""
     module = load_fused(pattern.program, folder, settings, renderer=Conv())
     given = case.inputs("cuda")
-    (made,) = module.run(*operands_of(pattern.program, given))
+    (made,) = module.run(*operands_of(pattern, given))
     with torch.no_grad():
         truth = case.forward(*(g.double() for g in given))
-    made = made.reshape(truth.shape).double()
+    made = result_of(pattern, made, truth.shape).double()
     if case.kind == "spread":  # each sample and channel by itself
         truth, made = (v.flatten(2).transpose(0, 2) for v in (truth, made))
         scale = truth.abs().amax(0, keepdim=True)
@@ -369,3 +401,42 @@ def test_optimize_makes_a_convolution_and_what_follows_one_kernel_and_it_wins(tm
     judged = [e.outcome for e in done.events if isinstance(e.outcome, Timed)]
     ratio = judged[0].ratio("eager")
     assert ratio is not None and ratio.low > 1.5, f"{ratio}\n{told}"
+
+
+BLOCK = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.three = nn.Conv2d(128, 64, 1), nn.Conv2d(64, 64, 3, STRIDE, 1), nn.Conv2d(64, 256, 1)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(n) for n in (64, 64, 256)])
+        self.down, self.of_down = nn.Conv2d(128, 256, 1, STRIDE), nn.BatchNorm2d(256)
+        self.eval().half().to(memory_format=torch.MEMORY)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norms[0](self.one(x)).relu()
+        y = self.norms[1](self.two(y)).relu()
+        return (self.norms[2](self.three(y)) + self.of_down(self.down(x))).relu()
+
+
+def get_inputs():
+    return [torch.rand(16, 128, 56, 56).half().to(memory_format=torch.MEMORY)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.parametrize("memory", ["channels_last", "contiguous_format"])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_judge_takes_a_block_of_a_residual_network(tmp_path: Path, memory: str, stride: int) -> None:
+    """Every convolution is a kernel of ours, with its batch norm where it has one of its own; nothing is torch's."""
+    source = BLOCK.replace("MEMORY", memory).replace("STRIDE", str(stride))
+    patterns, timed = judged_at_first_points(source, tmp_path)
+    assert isinstance(timed, Timed), timed
+    assert timed.checked.own_share is not None and timed.checked.own_share > 0.95
+    print(memory, stride, [p.title for p in patterns], timed.ratio("eager"), file=sys.stderr)
