@@ -114,7 +114,11 @@ def test_both_layouts_are_judged() -> None:
     assert made.graph == graph and made.rewritten is not None and made.rewritten != graph
     assert made.algebra == ("3 convolutions read channels-last what kernels write for them",)
     domains = [
-        {p.program.domain for p in found_patterns((replace(case, graph=g),), H200)[0].patterns if p.kind == "convolution"}
+        {
+            p.program.domain
+            for p in found_patterns((replace(case, graph=g),), H200)[0].patterns
+            if p.kind == "convolution"
+        }
         for g in (graph, made.rewritten)
     ]
     assert (8, 64, 56, 56) in domains[0] - domains[1] and (8, 56, 56, 64) in domains[1] - domains[0]

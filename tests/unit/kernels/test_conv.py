@@ -193,7 +193,9 @@ def parts_of(
     """Of each phase what comes first and its kernel, as a call launches them; `last`: of x in channels-last."""
     points = make_points(shape, DEFAULTS | {"kernel": kernel, "precision": "tf32"})
     strides = [contiguous(o.shape) for o in spec.read]
-    launched = _Launched(spec, points, [channels_last(spec.x.shape, shape.groups) if last else strides[0], *strides[1:]])
+    launched = _Launched(
+        spec, points, [channels_last(spec.x.shape, shape.groups) if last else strides[0], *strides[1:]]
+    )
     return [(phase, *own) for phase, own in zip(phases(shape), launched.phases, strict=True)]
 
 

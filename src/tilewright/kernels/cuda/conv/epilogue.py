@@ -15,10 +15,12 @@ from ..common.control import when
 from ..common.spec import Function, reads
 from ..common.views import ITEM_BYTES
 from .shape import ConvShape, Triple
-from .tiles import run_of
+from .tiles import ConvPoint, run_of
 
-BLOCK = 16  # elements whose operands are asked for before any is written, where these are few
-MOST_READ = 64  # values that are asked for, else
+BLOCK = 16  # elements whose operands are asked for before any is written, where these are few; twice, channels last
+MOST_READ = 64  # registers that hold what is asked for, else
+KEPT = 40  # registers of a thread for all else
+WORD = 4  # bytes
 LINE = 16  # bytes at whose multiples tensors begin
 Walk = tuple[int, ...]
 
@@ -27,10 +29,10 @@ class ConvEpilogue:
     """`function` over `product` and the operands of these `names` and `types`, or None; it gives one value for each of
     `dtypes`, a tuple where those are several. `walks`: of each operand the strides along (n, g, co, three spatial
     dimensions), 0 where it is broadcast; outputs are contiguous, with channels innermost where they are
-    `channels_last`. `columns` of a tile. Where outputs of a phase are written, its o is `first` + o spread."""
+    `channels_last`. Where outputs of a phase are written, its o is `first` + o spread."""
 
     def __init__(
-        self, shape: ConvShape, dtypes: Sequence[str], *, columns: int, function: Function | None = None,
+        self, shape: ConvShape, point: ConvPoint, dtypes: Sequence[str], *, function: Function | None = None,
         operands: Sequence[tuple[str, str, Walk]] = (), first: Triple = (0, 0, 0), channels_last: bool = False,
     ) -> None:  # fmt: skip
         self.shape, self.dtypes, self.function, self.first = shape, tuple(dtypes), function, first
@@ -43,11 +45,14 @@ class ConvEpilogue:
         channel, pixel = (1, shape.groups * shape.columns) if channels_last else (prod(shape.out), 1)
         inner = (o1 * o2 * pixel, o2 * pixel, pixel)
         written = (shape.groups * shape.columns * prod(shape.out), shape.columns * channel, channel, *inner)
-        self.run = run_of(columns, channels_last=channels_last)
+        self.run = run_of(point.columns, channels_last=channels_last)
         # Neighbours that one access takes: a divisor of the channels, so that all or none lie behind the last.
         self.piece = next(w for w in (8, 4, 2, 1) if self.run % w == shape.columns % w == 0) if channels_last else 1
         self.written = [_Walked(dtype, written, self.piece) for dtype in self.dtypes]
         self.read = [_Walked(dtype, walk, self.piece) for _, dtype, walk in operands]
+        held = sum(max(self.piece * ITEM_BYTES[self.read[i].dtype] // WORD, 1) for i in self.wanted)
+        spare = point.registers[1] - point.sums - KEPT if channels_last else MOST_READ
+        self.at_once = max(1, min(BLOCK // self.piece * (2 if channels_last else 1), spare // max(held, 1)))
 
     def row(
         self, total: Any, r: int, place: tuple[Any, Any, Any], scales: tuple[Any, Any], outs: list[Any],
@@ -61,9 +66,8 @@ class ConvEpilogue:
         starts = begins[: len(self.written)], begins[len(self.written) :]
         runs = range(cute.size(total) // 2 // self.run)
         pieces = [(n * self.run + j, n * 4 * self.run + j) for n in runs for j in range(0, self.run, self.piece)]
-        at_once = max(1, min(BLOCK, MOST_READ // max(len(self.wanted), 1)) // self.piece)
-        for begin in range(0, len(pieces), at_once):
-            some = pieces[begin : begin + at_once]
+        for begin in range(0, len(pieces), self.at_once):
+            some = pieces[begin : begin + self.at_once]
             if not odd:
                 self._some(total, r, some, starts, (group, column), scales, outs, operands)
                 continue

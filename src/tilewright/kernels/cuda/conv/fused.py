@@ -198,8 +198,8 @@ class _Launched:
         self.phases: list[tuple[Prepare, ConvKernel]] = []
         for phase, point in zip(phases(spec.shape), points, strict=True):
             finish = ConvEpilogue(
-                spec.shape, [o.dtype for o in spec.outputs], columns=point.columns, function=spec.epilogue,
-                operands=read, first=phase.first, channels_last=last,
+                spec.shape, point, [o.dtype for o in spec.outputs], function=spec.epilogue, operands=read,
+                first=phase.first, channels_last=last,
             )  # fmt: skip
             kind: type[ConvKernel] = WindowConv if point.kernel == "window" else ImplicitConv
             prepare = Prepare(

@@ -56,6 +56,11 @@ class ConvPoint:
         return self.pixels // 128
 
     @property
+    def sums(self) -> int:
+        """Registers of a thread that hold sums."""
+        return self.parts * self.columns // 2 + (self.columns // 2 if self.planes == 2 else 0)
+
+    @property
     def threads(self) -> int:
         return self.producers + CONSUMERS
 
@@ -94,11 +99,9 @@ def make_point(shape: ConvShape, knobs: dict[str, Any]) -> ConvPoint:
         if name not in KNOBS or value not in KNOBS[name]:
             raise ValueError(f"knob {name!r} can't be {value!r}; legal are {KNOBS.get(name, 'no values')}")
     made = _sizes(shape, knobs)
-    parts = made.pixels // 128
-    sums = parts * made.columns // 2 + (made.columns // 2 if made.precision == "fp16x3" else 0)
     if made.columns > _MOST_BESIDE_MANY and made.producers > 128:
         raise ValueError(f"{made.columns} columns in one wgmma need the registers of 128 threads less")
-    if sums > _MOST_SUMS:
+    if made.sums > _MOST_SUMS:
         raise ValueError(f"{made.pixels} x {made.columns} does not fit the registers of two warpgroups")
     room = SHARED_BYTES - RESERVED_BYTES
     left = room - made.weight_bytes * made.steps
