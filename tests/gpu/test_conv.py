@@ -201,7 +201,8 @@ CASES = (
     # channels-last, read and written
     Case(x=(4, 64, 30, 29), w=(64, 64, 3, 3), dtype=HALF, layout="last", more=PAD, after="relu"),
     Case(x=(4, 128, 21, 23), w=(128, 128, 3, 3), dtype=WIDE, layout="last", more=PAD, after="residual"),
-    Case(x=(4, 128, 29, 28), w=(128, 128, 3, 3), dtype=HALF, layout="last", more=more(stride=2, padding=1), after="relu"),
+    Case(x=(4, 128, 29, 28), w=(128, 128, 3, 3), dtype=HALF, layout="last", after="relu",
+         more=more(stride=2, padding=1)),
     Case(x=(2, 256, 28, 28), w=(512, 256, 1, 1), dtype=HALF, layout="last", more=more(stride=2)),
     Case(x=(2, 96, 21, 20), w=(96, 96, 1, 1), dtype=HALF, layout="last", after="residual"),
     Case(x=(2, 24, 30, 31), w=(40, 24, 3, 3), dtype=HALF, layout="last", more=PAD, after="scale"),

@@ -52,7 +52,7 @@ def space(program: Program, shape: ConvShape, device: Device) -> Space:
 
 
 def _of_each_kernel(ranked: list[Point], most: int) -> list[Point]:
-    """So many, in their order, half of either kernel where both are there: the model is off by more than they differ."""
+    """So many, in their order, half of either kernel where both are there: they differ by less than the model errs."""
     own = [[p for p in ranked if dict(p)["kernel"] == kernel] for kernel in LEGAL["kernel"]]
     first = {p for of_one in own for p in of_one[: most // 2]}
     rest = [p for p in ranked if p not in first]

@@ -91,7 +91,8 @@ def render(program: Program, name: str, point: Point, device: Device) -> tuple[S
         name=name, x=x.shape, weight=weight.shape, shape=repr(shape),
         epilogue=Lines(small).function("epilogue", "Per element: what is written.", body, results, given),
         x_spec=_spec(x), weight_spec=_spec(weight), operands=tensors(others), outputs_spec=tensors(small.outputs),
-        more="\n    transposed=True," * transposed + "\n    channels_last=True," * channels_last, knobs=repr(dict(point)),
+        more="\n    transposed=True," * transposed + "\n    channels_last=True," * channels_last,
+        knobs=repr(dict(point)),
         reads=", ".join(("x", "weight", *(o.name for o in others))), writes=", ".join(results),
         outputs=repr(tuple((o.shape, o.dtype) for o in small.outputs)), arity=2 + len(others),
     )  # fmt: skip
