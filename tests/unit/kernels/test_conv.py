@@ -15,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from fakes.convolutions import channels_last, contiguous, shape_of, spec_of
 from tilewright.kernels.cuda.common import math as m
 from tilewright.kernels.cuda.common.cubin import taken
 from tilewright.kernels.cuda.common.spec import ArraySpec
@@ -24,29 +25,6 @@ from tilewright.kernels.cuda.conv.fused import ConvSpec, FusedConv, _Launched
 from tilewright.kernels.cuda.conv.prepare import Prepare
 from tilewright.kernels.cuda.conv.shape import GROUP, ConvPhase, ConvShape, phases
 from tilewright.kernels.cuda.conv.tiles import DEFAULTS, channel_of, make_point, make_points
-
-
-def shape_of(
-    x: tuple[int, ...], w: tuple[int, ...], *, stride: int = 1, padding: int = 0, dilation: int = 1, groups: int = 1,
-    transposed: bool = False,
-) -> ConvShape:  # fmt: skip
-    """Of a convolution of two dimensions, or three; the same along all of them."""
-    rank, taps = len(x) - 2, w[2:]
-    reach = [dilation * (t - 1) for t in taps]
-    out = [(n - 1) * stride + 1 + r - 2 * padding if transposed else (n + 2 * padding - r - 1) // stride + 1
-           for n, r in zip(x[2:], reach, strict=True)]  # fmt: skip
-
-    def three(values: Any, fill: int) -> Any:
-        return (*(fill for _ in range(3 - rank)), *values)
-
-    sign = -1 if transposed else 1
-    return ConvShape(
-        batch=x[0], groups=groups, channels=x[1] // groups, columns=w[1] if transposed else w[0] // groups,
-        image=three(x[2:], 1), out=three(out, 1), taps=three(taps, 1),
-        stride=three([1 if transposed else stride] * rank, 1), spread=three([stride if transposed else 1] * rank, 1),
-        start=three([-sign * padding] * rank, 0), step=three([sign * dilation] * rank, 1),
-    )  # fmt: skip
-
 
 SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
     ((2, 3, 7, 9), (5, 3, 3, 3), {}),
@@ -217,33 +195,6 @@ def packed(prepare: Prepare, w: np.ndarray[Any, Any], group: int) -> np.ndarray[
         if windows is not None and windows.is_odd and windows.is_twice(k % prepare.depth // GROUP):
             matrix[:, k] /= 2
     return matrix
-
-
-def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
-
-
-def channels_last(shape: tuple[int, ...], groups: int) -> tuple[int, ...]:
-    """The strides of x that lies so, in the Spec's dimensions."""
-    at = 1 + (groups > 1)
-    n, inner, places = shape[0], shape[1 : at + 1], shape[at + 1 :]
-    batch, *rest = contiguous((n, *places, *inner))
-    return (batch, *rest[len(places) :], *rest[: len(places)])
-
-
-def spec_of(
-    shape: ConvShape, x: tuple[int, ...], w: tuple[int, ...], how: dict[str, Any], dtype: str = "f32",
-    last: bool = False,
-) -> ConvSpec:  # fmt: skip
-    rank, groups = len(x) - 2, shape.groups
-    grouped = (groups,) if groups > 1 else ()
-    out, columns = shape.out[3 - rank :], (*grouped, shape.columns)
-    return ConvSpec(
-        name="conv", shape=shape, x=ArraySpec(name="x", dtype=dtype, shape=(x[0], *grouped, shape.channels, *x[2:])),
-        weight=ArraySpec(name="w", dtype=dtype, shape=(*grouped, w[0] // groups, *w[1:])), operands=(),
-        outputs=(ArraySpec(name="y", dtype=dtype, shape=(x[0], *out, *columns) if last else (x[0], *columns, *out)),),
-        channels_last=last, transposed=how.get("transposed", False),
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
