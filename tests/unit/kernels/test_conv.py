@@ -100,11 +100,7 @@ def test_what_is_gathered_times_the_weights_in_their_order_is_the_convolution(
     """`last`: of x in channels-last; `inside`: with taps gone through outside of channels."""
     shape = replace(shape_of(x_shape, w_shape, **how), channels_inside=inside)
     rng = np.random.default_rng(0)
-    memory = np.full(prod(x_shape) + 2000, np.nan, np.float32)  # what is read outside shows
-    begin = 1000 - memory.ctypes.data // 4 % 4  # at a multiple of 16 bytes
-    lies = (x_shape[0], *x_shape[2:], x_shape[1]) if last else x_shape
-    x = memory[begin : begin + prod(x_shape)].reshape(lies)
-    x = np.moveaxis(x, -1, 1) if last else x
+    x = image(x_shape, last=last)
     x[...] = rng.standard_normal(x_shape)
     w = rng.standard_normal(w_shape).astype(np.float64)
     start = SimpleNamespace(iterator=SimpleNamespace(toint=lambda: x.ctypes.data))
@@ -125,21 +121,22 @@ def test_what_is_gathered_times_the_weights_in_their_order_is_the_convolution(
 
 
 @pytest.mark.usefixtures("plain_numbers")
+@pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize(
-    ("x_shape", "w_shape", "how"), [c for c in SHAPES if c[2].get("stride", 1) == 1 or "transposed" in c[2]]
+    ("x_shape", "w_shape", "how"), [c for c in (*SHAPES, *LAST) if c[2].get("stride", 1) == 1 or "transposed" in c[2]]
 )
 def test_windows_in_a_stage_times_the_weights_in_their_order_are_the_convolution(
-    x_shape: tuple[int, ...], w_shape: tuple[int, ...], how: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], how: dict[str, Any], last: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape = shape_of(x_shape, w_shape, **how)
     rng = np.random.default_rng(1)
-    memory = np.full(prod(x_shape) + 2000, np.nan, np.float32)
-    x = memory[1000 : 1000 + prod(x_shape)].reshape(x_shape)
+    x = image(x_shape, last=last)
     x[...] = rng.standard_normal(x_shape)
     w = rng.standard_normal(w_shape).astype(np.float64)
     start = SimpleNamespace(iterator=SimpleNamespace(toint=lambda: x.ctypes.data))
     made = np.full((shape.batch, shape.groups, shape.columns, *shape.out), np.nan)
-    for phase, prepare, kernel in parts_of(shape, spec_of(shape, x_shape, w_shape, how), "window"):
+    for phase, prepare, kernel in parts_of(shape, spec_of(shape, x_shape, w_shape, how), "window", last=last):
+        assert kernel.wide == (last and phase.shape.channels % GROUP == 0)
         kernel.scaled, kernel.point = False, replace(kernel.point, precision="plain")
         windows, pixels = kernel.windows, kernel.point.pixels
         stage = np.zeros((windows.groups * windows.held, GROUP))
@@ -159,6 +156,15 @@ def test_windows_in_a_stage_times_the_weights_in_their_order_are_the_convolution
                     made[at[0], group, :, *place_of(phase, shape, at)] = sums[number]
     truth = reference(x.astype(np.float64), w, how).reshape(-1)
     np.testing.assert_allclose(made.reshape(-1), truth, rtol=1e-5, atol=1e-5)
+
+
+def image(shape: tuple[int, ...], *, last: bool) -> np.ndarray[Any, Any]:
+    """Memory for x, row-major or in channels-last, at a multiple of 16 bytes; what is read outside shows."""
+    memory = np.full(prod(shape) + 2000, np.nan, np.float32)
+    begin = 1000 - memory.ctypes.data // 4 % 4
+    lies = (shape[0], *shape[2:], shape[1]) if last else shape
+    x = memory[begin : begin + prod(shape)].reshape(lies)
+    return np.moveaxis(x, -1, 1) if last else x
 
 
 def write_to(stage: np.ndarray[Any, Any], at: int, words: list[float]) -> None:
