@@ -31,7 +31,7 @@ class CaseFacts:
     work: Work
     graph: Graph | None  # None: the module could not be traced
     trace_failure: str = ""
-    # The same with less work, by declared algebra (see frontend.rewrite.algebra), or in another layout (fusion.layouts).
+    # The same with less work, by declared algebra (frontend.rewrite.algebra), or in another layout (fusion.layouts).
     rewritten: Graph | None = None
     algebra: tuple[str, ...] = ()  # what was done for that, in the author's operators
 
