@@ -19,12 +19,17 @@ from fakes.convolutions import channels_last, contiguous, shape_of, spec_of
 from tilewright.kernels.cuda.common import math as m
 from tilewright.kernels.cuda.common.cubin import taken
 from tilewright.kernels.cuda.common.spec import ArraySpec
-from tilewright.kernels.cuda.conv import gather, window
+from tilewright.kernels.cuda.conv import epilogue, gather, window
 from tilewright.kernels.cuda.conv import prepare as preparing
 from tilewright.kernels.cuda.conv.fused import ConvSpec, FusedConv, _Launched
+from tilewright.kernels.cuda.conv.phases import MERGED, ConvPhase, phases
 from tilewright.kernels.cuda.conv.prepare import Prepare
-from tilewright.kernels.cuda.conv.shape import GROUP, ConvPhase, ConvShape, phases
+from tilewright.kernels.cuda.conv.shape import GROUP, ConvShape
 from tilewright.kernels.cuda.conv.tiles import DEFAULTS, channel_of, make_point, make_points
+from tilewright.kernels.cuda.conv.windows import Windows
+
+TF32 = {"precision": "tf32", "producers": 128}
+PLANE = {"phases": "plane", "producers": 128}
 
 SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
     ((2, 3, 7, 9), (5, 3, 3, 3), {}),
@@ -37,12 +42,24 @@ SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
     ((1, 4, 6, 5), (4, 3, 3, 3), {"transposed": True, "padding": 1, "dilation": 2}),
     ((1, 64, 6, 5), (64, 3, 3, 3), {"transposed": True}),
     ((2, 4, 6, 5), (4, 3, 3, 4), {"transposed": True, "padding": 1, "stride": 2}),
+    ((1, 4, 3, 97), (4, 3, 3, 3), {"transposed": True, "stride": 2}),  # spare places of a line
     ((1, 64, 6, 5), (64, 3, 5, 4), {"transposed": True, "stride": 3}),
+    ((1, 9, 4, 5), (9, 2, 3, 5), {"transposed": True, "stride": 4, "padding": 1}),
     ((1, 20, 3, 4, 5), (20, 2, 3, 3, 3), {"transposed": True, "stride": 2, "padding": 1}),
     ((1, 5, 7, 6), (5, 2, 4, 3), {"transposed": True, "stride": 2, "dilation": 3}),
     ((1, 5, 7, 6), (5, 2, 3, 3), {"transposed": True, "stride": 2, "dilation": 2, "padding": 1}),  # some meet no tap
     ((2, 9, 4, 5), (9, 2, 3, 3), {"transposed": True, "stride": 5, "dilation": 2, "padding": 1}),
 )
+
+
+def is_windowed(case: tuple[Any, Any, dict[str, Any]], merged: str) -> bool:
+    """Whether a kernel of windows computes it, with its phases merged so."""
+    shape = shape_of(case[0], case[1], **case[2])
+    try:
+        make_points(shape, DEFAULTS | {"kernel": "window", "precision": "tf32", "phases": merged})
+    except ValueError:
+        return False
+    return True
 
 
 def reference(x: np.ndarray[Any, Any], w: np.ndarray[Any, Any], how: dict[str, Any]) -> np.ndarray[Any, Any]:
@@ -67,6 +84,8 @@ def plain_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         return read(item, address, [offset + item * j for j in range(GROUP)], [test] * GROUP)
 
     monkeypatch.setattr(gather, "read_wide", read_wide)
+    monkeypatch.setattr(epilogue, "Int32", int)
+    monkeypatch.setattr(epilogue, "Int64", int)
     for module in (gather, window):
         monkeypatch.setattr(module, "Int32", int)
         monkeypatch.setattr(module, "Int64", int)
@@ -75,6 +94,7 @@ def plain_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "Int32", int)
     monkeypatch.setattr(gather, "read_group", read)
     monkeypatch.setattr(window, "both", lambda one, other: one and other)
+    monkeypatch.setattr(epilogue, "m", SimpleNamespace(both=lambda one, other: one and other))
 
 
 LAST: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
@@ -123,11 +143,12 @@ def test_what_is_gathered_times_the_weights_in_their_order_is_the_convolution(
 @pytest.mark.usefixtures("plain_numbers")
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize(
-    ("x_shape", "w_shape", "how"), [c for c in (*SHAPES, *LAST) if c[2].get("stride", 1) == 1 or "transposed" in c[2]]
+    ("x_shape", "w_shape", "how", "merged"), [(*c, m) for c in (*SHAPES, *LAST) for m in MERGED if is_windowed(c, m)]
 )
 def test_windows_in_a_stage_times_the_weights_in_their_order_are_the_convolution(
-    x_shape: tuple[int, ...], w_shape: tuple[int, ...], how: dict[str, Any], last: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    x_shape: tuple[int, ...], w_shape: tuple[int, ...], how: dict[str, Any], merged: str, last: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     shape = shape_of(x_shape, w_shape, **how)
     rng = np.random.default_rng(1)
     x = image(x_shape, last=last)
@@ -135,25 +156,30 @@ def test_windows_in_a_stage_times_the_weights_in_their_order_are_the_convolution
     w = rng.standard_normal(w_shape).astype(np.float64)
     start = SimpleNamespace(iterator=SimpleNamespace(toint=lambda: x.ctypes.data))
     made = np.full((shape.batch, shape.groups, shape.columns, *shape.out), np.nan)
-    for phase, prepare, kernel in parts_of(shape, spec_of(shape, x_shape, w_shape, how), "window", last=last):
+    launches = parts_of(shape, spec_of(shape, x_shape, w_shape, how), "window", merged=merged, last=last)
+    for phase, prepare, kernel in launches:
         assert kernel.wide == (last and phase.shape.channels % GROUP == 0)
         kernel.scaled, kernel.point = False, replace(kernel.point, precision="plain")
         windows, pixels = kernel.windows, kernel.point.pixels
         stage = np.zeros((windows.groups * windows.held, GROUP))
         monkeypatch.setattr(window, "write_chunk", partial(write_to, stage))
         for group, first in product(range(shape.groups), range(0, windows.places, pixels)):
-            matrix, sums = packed(prepare, w, group), np.zeros((pixels, shape.columns))
+            matrix = packed(prepare, w, group)
+            sums = np.zeros((max(len(phase.parts), 1), pixels, shape.columns))
             threads = [kernel._state(start, None, (first, group), thread) for thread in range(kernel.point.producers)]
             for step in range(windows.steps):
                 for one in (one for state in threads for one in state if one[0] < windows.held):
                     kernel._write(0, one, kernel._read(one, step))
-                halves = [place for number in range(windows.atoms) for place in windows.atom(number)]
-                rows = np.concatenate([stage[place : place + pixels] for place in halves], 1)
-                sums += rows @ matrix[:, step * rows.shape[1] : (step + 1) * rows.shape[1]].T
+                weights = matrix[:, step * prepare.depth : (step + 1) * prepare.depth]
+                for own in windows.plan.products:
+                    for half, place in enumerate((own.first, own.second)):
+                        for i, number in enumerate(windows.plan.blocks[own.block]):
+                            at = (2 * own.weight + half * own.count + i) * GROUP
+                            sums[number] += stage[place : place + pixels] @ weights[:, at : at + GROUP].T
             for number in range(pixels):
                 at, inside = kernel._output(first + number)
                 if inside:
-                    made[at[0], group, :, *place_of(phase, shape, at)] = sums[number]
+                    put(made[at[0], group], kernel.finish, at, sums[:, number])
     truth = reference(x.astype(np.float64), w, how).reshape(-1)
     np.testing.assert_allclose(made.reshape(-1), truth, rtol=1e-5, atol=1e-5)
 
@@ -172,15 +198,28 @@ def write_to(stage: np.ndarray[Any, Any], at: int, words: list[float]) -> None:
 
 
 def parts_of(
-    shape: ConvShape, spec: ConvSpec, kernel: str, *, last: bool = False
+    shape: ConvShape, spec: ConvSpec, kernel: str, *, merged: str = "apart", last: bool = False
 ) -> list[tuple[ConvPhase, Prepare, Any]]:
-    """Of each phase what comes first and its kernel, as a call launches them; `last`: of x in channels-last."""
-    points = make_points(shape, DEFAULTS | {"kernel": kernel, "precision": "tf32"})
+    """Of each kernel its phase, or its phases, what comes first and itself, as a call launches them; `last`: of x in
+    channels-last."""
+    points = make_points(shape, DEFAULTS | {"kernel": kernel, "precision": "tf32", "phases": merged})
     strides = [contiguous(o.shape) for o in spec.read]
     launched = _Launched(
         spec, points, [channels_last(spec.x.shape, shape.groups) if last else strides[0], *strides[1:]]
     )
-    return [(phase, *own) for phase, own in zip(phases(shape), launched.phases, strict=True)]
+    return [(phase, *own) for phase, own in zip(phases(shape, merged), launched.phases, strict=True)]
+
+
+def put(made: np.ndarray[Any, Any], finish: Any, at: tuple[int, ...], sums: Any) -> None:
+    """A pixel's sums of each phase, where the epilogue has them."""
+    for first, numbers in finish.vectors.items():
+        if finish._there_is(at, first) is not False:
+            start = finish._start((0, 0, 0, *made.strides[1:]), first, at, 0, 0)
+            there = len(numbers) - (finish.loose and not finish._is_second(at, first))
+            for v, number in enumerate(numbers[:there]):
+                place = np.unravel_index((start + v * made.strides[-1]) // made.itemsize, made.shape)
+                assert place[0] == 0 and np.isnan(made[(slice(None), *place[1:])]).all()
+                made[(slice(None), *place[1:])] = sums[number]
 
 
 def place_of(phase: ConvPhase, shape: ConvShape, at: tuple[int, ...]) -> tuple[int, ...]:
@@ -198,7 +237,7 @@ def packed(prepare: Prepare, w: np.ndarray[Any, Any], group: int) -> np.ndarray[
         if channel < shape.channels:
             inner = sum(i * step for i, step in zip((channel, *taps), walk[2:], strict=True))
             matrix[:, k] = [flat[column * walk[1] + inner] for column in range(shape.columns)]
-        if windows is not None and windows.is_odd and windows.is_twice(k % prepare.depth // GROUP):
+        if windows is not None and windows.is_odd and prepare._is_twice(k % prepare.depth // GROUP):
             matrix[:, k] /= 2
     return matrix
 
@@ -225,19 +264,98 @@ def packed(prepare: Prepare, w: np.ndarray[Any, Any], group: int) -> np.ndarray[
         ((4, 64, 64, 64), (128, 64, 3, 3), "f32", {}, {"kernel": "window", "precision": "fp16x3"}),
         ((4, 8, 64, 64), (64, 8, 3, 3), "f32", {}, {"kernel": "window", "pixels": 256, "precision": "fp16x3"}),
         ((4, 40, 64, 64), (80, 20, 5, 5), "bf16", {"groups": 2, "dilation": 2}, {"kernel": "window", "pixels": 512}),
+        ((4, 64, 64, 64), (64, 64, 3, 3), "f32", {"transposed": True, "stride": 2, "padding": 1}, PLANE | TF32),
+        (
+            (4, 64, 64, 64),
+            (64, 64, 4, 4),
+            "f32",
+            {"transposed": True, "stride": 2, "padding": 1},
+            PLANE | {"precision": "fp16x3", "columns": 32},
+        ),
+        ((4, 32, 3000), (32, 64, 3), "f32", {"transposed": True, "stride": 2}, TF32 | {"phases": "last"}),
+        (
+            (4, 32, 16, 16, 16),
+            (32, 64, 3, 3, 3),
+            "bf16",
+            {"transposed": True, "stride": 2},
+            {"phases": "all", "producers": 128},
+        ),
+        (
+            (4, 3, 16, 16, 16),
+            (3, 16, 3, 3, 3),
+            "f32",
+            {"transposed": True, "stride": 2},
+            {"phases": "all", "precision": "fp16x3"},
+        ),
     ],
 )
 def test_it_compiles_without_spills(
     x: Any, w: Any, dtype: str, how: dict[str, Any], knobs: dict[str, Any], tmp_path: Any
 ) -> None:
     shape = shape_of(x, w, **how)
-    fused = FusedConv(spec_of(shape, x, w, how, dtype), knobs)
+    merged = {"kernel": "window"} if "phases" in knobs else {}
+    fused = FusedConv(spec_of(shape, x, w, how, dtype), merged | knobs)
     strides = [contiguous(o.shape) for o in fused.spec.read]
     launch = fused.compile(strides, f"--keep-cubin --keep-ptx --dump-dir={tmp_path}")
     kernels = taken(launch.artifacts.CUBIN)  # type: ignore[attr-defined]
     assert len(kernels) == 2 * len(fused.points) and not any(k.local_bytes for k in kernels)
     (text,) = (path.read_text() for path in tmp_path.glob("*.ptx"))
     assert "wgmma.mma_async" in text and text.count("setmaxnreg") == 2 * len(fused.points)
+    if "phases" in knobs and shape.out[2] % 2 == 0:  # two phases that are neighbours in memory
+        assert "st.global.v2.b32" in text or (dtype == "bf16" and "st.global.b32" in text)
+
+
+STRIDED = {"transposed": True, "stride": 2, "padding": 1}
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "merged", "windows", "blocks"),
+    [
+        ((4, 64, 64, 64), (64, 64, 3, 3), "plane", (1, 2, 2), [1, 1, 1, 1]),
+        ((4, 64, 64, 64), (64, 64, 4, 4), "plane", (1, 2, 3), [2, 2]),
+        ((4, 64, 64, 64), (64, 64, 4, 4), "last", (1, 2, 3), [1, 1]),
+        ((4, 64, 9, 9, 9), (64, 64, 3, 3, 3), "all", (2, 2, 2), [1] * 8),
+        ((4, 64, 9, 9, 9), (64, 64, 2, 2, 4), "all", (1, 1, 3), [4, 4]),
+    ],
+)
+def test_phases_of_one_kernel_are_multiplied_as_often_as_there_are_taps_for_them(
+    x: Any, w: Any, merged: str, windows: Any, blocks: list[int]
+) -> None:
+    """No product for a weight that is not there: an infinity would come out as NaN of another output."""
+    found = phases(shape_of(x, w, **STRIDED), merged)
+    own = Windows(shape=found[0].shape, pixels=128, parts=found[0].parts)
+    assert found[0].shape.taps == windows and [len(block) for block in own.plan.blocks] == blocks
+    assert sum(len(part.taps) for phase in found for part in phase.parts) == prod(w[2:])
+    assert own.atoms == sum(len(part.taps) for part in found[0].parts)
+
+
+@pytest.mark.parametrize(
+    ("taps", "stride", "padding", "width"), [(4, 2, 1, 2), (3, 2, 1, 2), (4, 4, 0, 4), (4, 4, 1, 2), (3, 3, 0, 1)]
+)
+def test_outputs_of_neighbouring_phases_leave_as_vectors(taps: int, stride: int, padding: int, width: int) -> None:
+    x, w = (4, 64, 64), (64, 16, taps)
+    how = {"transposed": True, "stride": stride, "padding": padding}
+    shape = shape_of(x, w, **how)
+    ((_, _, kernel),) = parts_of(shape, spec_of(shape, x, w, how), "window", merged="last")
+    assert {len(own) for own in kernel.finish.vectors.values()} == {width}, shape.out
+    assert sorted(n for own in kernel.finish.vectors.values() for n in own) == list(range(stride))
+
+
+@pytest.mark.parametrize(
+    ("how", "knobs", "why"),
+    [
+        (STRIDED, {"kernel": "gather", "phases": "plane"}, "windows are in shared memory"),
+        (STRIDED, {"phases": "all"}, "one phase alone"),
+        ({"padding": 1}, {"phases": "last"}, "one phase alone"),
+        (STRIDED | {"stride": 6}, {"phases": "plane"}, "more than 32 phases"),
+        (STRIDED | {"stride": 5, "dilation": 5}, {"phases": "last"}, "without a tap"),
+        (STRIDED, {"phases": "plane", "columns": 64, "precision": "fp16x3", "producers": 128}, "the registers"),
+        (STRIDED, {"phases": "sometimes"}, "legal are"),
+    ],
+)
+def test_phases_that_can_not_be_merged_so_are_refused(how: Any, knobs: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        make_points(shape_of((4, 64, 20, 20), (64, 64, 3, 3), **how), DEFAULTS | {"kernel": "window"} | knobs)
 
 
 @pytest.mark.parametrize(

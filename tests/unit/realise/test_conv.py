@@ -19,6 +19,7 @@ from tilewright.facts.space import Space, point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.kernels.cuda.conv.tiles import make_points
+from tilewright.realise.conv import points as ways
 from tilewright.realise.conv.points import ranked_points, work_ns
 from tilewright.realise.conv.renderer import fits, shape_of, space
 from tilewright.realise.realiser import Fit, Refused
@@ -59,7 +60,7 @@ def test_the_shape_of_a_convolution_is_read_off_its_accesses() -> None:
     ("why", "function", "args"),
     [
         ("groups of 1 channels", lambda x, w: F.conv2d(x, w, groups=64), (X, rand(320, 1, 3, 3))),
-        ("of 25 phases", lambda x, w: F.conv_transpose2d(x, w, stride=5), (X, rand(64, 32, 3, 3))),
+        ("of 36 phases", lambda x, w: F.conv_transpose2d(x, w, stride=6), (X, rand(64, 32, 3, 3))),
         ("all launch", F.conv2d, (X[:1, :, :5, :5], W)),
         ("more than 32 taps", F.conv1d, (rand(8, 8, 4000), rand(64, 8, 33))),
     ],
@@ -105,6 +106,22 @@ def test_some_points_of_each_precision_are_tried_the_likelier_first() -> None:
         assert read is not None
         tried = [dict(p)["precision"] for p in space(program, read[0], H200).points]
         assert tried[:4] == [first] * 4 and set(tried[4:]) == {"tf32", "fp16x3"} - {first}
+
+
+def test_phases_in_one_kernel_are_likelier_and_wait_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, w = torch.empty(16, 64, 128, 128), torch.empty(64, 64, 3, 3)
+    program = convolved(lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1), x, w).program
+    read = shape_of(program)
+    assert read is not None
+    ranked = [dict(p) for p in ranked_points(program, read[0], H200)]
+    assert ranked[0]["phases"] == "plane" and {p["phases"] for p in ranked} == {"apart", "last", "plane"}
+    best = {m: min(work_ns(program, read[0], make_points(read[0], p), H200) for p in ranked if p["phases"] == m)
+            for m in ("plane", "last", "apart")}  # fmt: skip
+    assert best["plane"] < best["last"] < best["apart"]
+    for proven in ({"apart"}, {"apart", "last", "plane"}):
+        monkeypatch.setattr(ways, "PROVEN_PHASES", frozenset(proven))
+        proposed = [dict(p)["phases"] for p in space(program, read[0], H200).points]
+        assert proposed and set(proposed) <= proven and ("plane" in proven) == (proposed[0] == "plane")
 
 
 def test_a_file_compiles_and_gives_meta_tensors_of_the_output(tmp_path: Path) -> None:

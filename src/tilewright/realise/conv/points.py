@@ -9,7 +9,8 @@ from ...facts.device import Device
 from ...facts.devices import DEVICES
 from ...facts.space import Knob, Point, Space, point
 from ...ir.program import Program
-from ...kernels.cuda.conv.shape import GROUP, ConvShape, phases
+from ...kernels.cuda.conv.phases import MERGED, ConvPhase, phases
+from ...kernels.cuda.conv.shape import ATOM, GROUP, ConvShape
 from ...kernels.cuda.conv.tiles import KNOBS as LEGAL
 from ...kernels.cuda.conv.tiles import ConvPoint, make_points
 from ...kernels.cuda.conv.windows import Windows
@@ -18,19 +19,24 @@ FITTED = DEVICES["h200"]
 ARCHITECTURE = FITTED.architecture
 _POINTS = 10  # that are ranked of a precision
 _LIKELY, _OTHER = 4, 2  # that are tried of the likelier precision, and of the other
+_MOST_KERNELS = 9  # of one convolution
 _ABOUT = {
     "kernel": "gather: every window is read anew; window: of stride 1, they overlap in shared memory",
     "pixels": "of the output, a CTA's tile", "columns": "channels of the output, the same; 0: all of them, or 256",
     "producers": "threads that gather", "stages": "buffers of 64 of K; auto: as many as fit",
     "precision": "what stands for fp32: three products of fp16 pairs, or one of fp16, which is TF32's class",
     "weights": "auto: in shared memory as long as the kernel runs, where they fit",
+    "phases": "of a strided transposed convolution: a kernel each, or one for those along the last dimensions",
 }  # fmt: skip
 KNOBS = tuple(Knob(name=name, values=values, about=_ABOUT[name]) for name, values in LEGAL.items())
 # From so many channels on cuDNN multiplies fp32 in TF32 on Hopper (two thirds of KernelBench's references); with fewer
 # its other algorithms compute in fp32, so three products are tried first.
 TF32_CHANNELS = 16
-# Fitted to 172 times of 23 row-major convolutions (H200, 2026-11-27): off by a factor of 1.3 in the mean; strided
-# transposed ones take twice as long as it says. What is said of channels-last is a guess. Clocks of a multiprocessor.
+# How phases of a strided transposed convolution may be merged in points that are proposed: those ways for which
+# tests/gpu/test_conv.py has run.
+PROVEN_PHASES: frozenset[str] = frozenset({"apart"})
+# Fitted to 172 times of 23 row-major convolutions (H200, 2026-11-27): off by a factor of 1.3 in the mean. What is said
+# of channels-last, and of phases in one kernel, is a guess. Clocks of a multiprocessor.
 _CLOCK = 1.7  # a ns
 _FMA = 1600.0  # of fp16, a clock
 _GATHER = 13.0  # elements that are read, converted and written, a clock; half the threads reach _FEW of it
@@ -40,12 +46,15 @@ _COLUMNS = {16: 0.25, 32: 0.4, 64: 0.7, 128: 0.95}  # of the rate, for tiles of 
 _STREAM = 15.0  # bytes of weights from the L2 cache
 _END, _TILE = 0.6, 350.0  # of an element of the output, and of a tile
 _END_LAST = 0.3  # of an element that is written channels-last
+_END_PHASES = 0.35  # and of one beside its neighbour's phase
 _LAUNCH_NS = 7000.0
+_SECTOR = 8  # elements that are written whole or as often as they are parted
+_ITEM = {"f16": 2, "bf16": 2, "i64": 8, "bool": 1}
 
 
 def space(program: Program, shape: ConvShape, device: Device) -> Space:
     """Of the settings that fit, some of each precision and each kernel, the likeliest first."""
-    ranked = ranked_points(program, shape, device)
+    ranked = [p for p in ranked_points(program, shape, device) if dict(p)["phases"] in PROVEN_PHASES]
     likely = [p for p in ranked if dict(p)["precision"] == dict(ranked[0])["precision"]]
     others = [p for p in ranked if p not in likely]
     return Space(knobs=KNOBS, points=(*_of_each_kernel(likely, _LIKELY), *_of_each_kernel(others, _OTHER)))
@@ -61,7 +70,7 @@ def _of_each_kernel(ranked: list[Point], most: int) -> list[Point]:
 
 
 def ranked_points(program: Program, shape: ConvShape, device: Device) -> tuple[Point, ...]:
-    """The settings that fit, the likeliest first; of each kernel and each precision some."""
+    """The settings that fit, the likeliest first; of each kernel, each precision and each way to merge phases some."""
     dtype = program.operands[0].dtype
     likely = "tf32" if shape.channels >= TF32_CHANNELS else "fp16x3"
     precisions = (likely, *{"tf32", "fp16x3"} - {likely}) if dtype == "f32" else ("plain",)
@@ -69,57 +78,87 @@ def ranked_points(program: Program, shape: ConvShape, device: Device) -> tuple[P
     for number, precision in enumerate(precisions):
         ranked = [point(**knobs) for knobs in _ranked(program, shape, precision, device)]
         most = _POINTS if number == 0 else _POINTS // 2
-        groups = [[p for p in ranked if dict(p)["kernel"] == kernel] for kernel in LEGAL["kernel"]]
-        kept = {p for own in groups for p in own[: most // 2]}
+        groups: dict[tuple[Any, Any], list[Point]] = {}
+        for p in ranked:
+            groups.setdefault((dict(p)["kernel"], dict(p)["phases"]), []).append(p)
+        each = most // 2 if prod(shape.spread) == 1 else most // 4
+        kept = {p for own in groups.values() for p in own[:each]}
         found += [p for p in ranked if p in kept]
     return tuple(found)
 
 
 def _ranked(program: Program, shape: ConvShape, precision: str, device: Device) -> list[dict[str, Any]]:
-    """All settings that fit, by the model; of equal ones the first."""
-    found: dict[tuple[ConvPoint, ...], tuple[float, dict[str, Any]]] = {}
+    """All settings that fit, by the model; where memory is what they wait for, those that compute the least first."""
+    found: dict[tuple[ConvPoint, ...], tuple[float, float, dict[str, Any]]] = {}
     for knobs in _settings(shape, precision):
         try:
             made = make_points(shape, knobs)
         except ValueError:
             continue
-        found.setdefault(made, (work_ns(program, shape, made, device), knobs))
-    return [knobs for _, knobs in sorted(found.values(), key=lambda pair: pair[0])]
+        if len(made) > _MOST_KERNELS:
+            continue
+        found.setdefault(
+            made, (work_ns(program, shape, made, device), _computed_ns(program, shape, made, device), knobs)
+        )
+    return [knobs for *_, knobs in sorted(found.values(), key=lambda own: own[:2])]
 
 
 def _settings(shape: ConvShape, precision: str) -> list[dict[str, Any]]:
     whole = ceil(shape.columns / 8) * 8
-    columns = [0, *(c for c in (64, 96, 128, 192, 256) if c < whole)]
+    columns = [0, *(c for c in (8, 16, 24, 32, 48, 64, 96, 128, 192, 256) if c < whole)]
     return [
         {"kernel": kernel, "pixels": pixels, "columns": c, "producers": producers, "stages": "auto",
-         "precision": precision, "weights": weights}
-        for kernel in ("gather", "window") for pixels in (128, 256, 512) for c in columns
+         "precision": precision, "weights": weights, "phases": merged}
+        for merged in (tuple(MERGED) if prod(shape.spread) > 1 else ("apart",))
+        for kernel in ("gather", "window") for pixels in (128, 256, 512)
+        for c in columns if c == 0 or c >= 64 or merged != "apart"
         for producers in (256, 128) for weights in ("auto", "streamed")
     ]  # fmt: skip
 
 
 def work_ns(program: Program, shape: ConvShape, made: tuple[ConvPoint, ...], device: Device) -> float:
-    """The model: the phases one after the other, the whole at least as long as memory takes."""
-    end = _END_LAST if program.domain[-1] == shape.columns else _END  # the rare image as wide as that is taken for one
-    computed_ns = sum(_phase_ns(p.shape, own, end, device) for p, own in zip(phases(shape), made, strict=True))
+    """The model: the kernels one after the other, the whole at least as long as memory takes. Each kernel reads x; one
+    that has not all phases along the last dimension writes sectors that others write, too."""
     x, rate = program.operands[0], device.copy_bytes_per_ns
-    again_ns = 4.0 * prod(x.shape) / rate if x.dtype == "f32" else 0.0  # read for the largest of each sample
-    return max(computed_ns, program.traffic_bytes / rate) + again_ns + _LAUNCH_NS * len(made)
+    x_bytes = prod(x.shape) * (4.0 if x.dtype == "f32" else 2.0)
+    again_ns = x_bytes / rate if x.dtype == "f32" else 0.0  # read for the largest of each sample
+    parted = min(shape.spread[2], _SECTOR) if made[0].phases == "apart" else 1
+    moved = program.traffic_bytes + (len(made) - 1) * x_bytes
+    moved += (parted - 1) * sum(prod(o.shape) * _ITEM.get(o.dtype, 4) for o in program.outputs)
+    return max(_computed_ns(program, shape, made, device), moved / rate) + again_ns + _LAUNCH_NS * len(made)
 
 
-def _phase_ns(shape: ConvShape, made: ConvPoint, end: float, device: Device) -> float:
+def _computed_ns(program: Program, shape: ConvShape, made: tuple[ConvPoint, ...], device: Device) -> float:
+    end = _END_LAST if program.domain[-1] == shape.columns else _END  # the rare image as wide as that is taken for one
+    found = phases(shape, made[0].phases)
+    return sum(_kernel_ns(p, own, end, device) for p, own in zip(found, made, strict=True))
+
+
+def _kernel_ns(phase: ConvPhase, made: ConvPoint, end: float, device: Device) -> float:
     """A tile takes as long as its slowest part, gathering, multiplying or fetching weights, and its epilogue, `end`
-    clocks an element."""
-    rows, depth, read = shape.pixels, shape.depth, float(made.pixels * shape.depth)
+    clocks an element, less for phases that leave together."""
+    shape = phase.shape
+    rows, read, blocks = shape.pixels, float(made.pixels * shape.depth), [(1, shape.depth)]
     if made.kernel == "window":
-        windows = Windows(shape=shape, pixels=made.pixels)
-        rows, depth = windows.places, windows.depth
+        windows = Windows(shape=shape, pixels=made.pixels, parts=phase.parts)
+        rows, blocks = windows.places, [(1, windows.depth)]
+        if phase.parts:
+            blocks = [(own.count, windows.steps * ATOM) for own in windows.plan.products]
         read = float(windows.held * windows.steps * windows.groups * GROUP)
     gather = read / (_GATHER * (1.0 if made.producers == 256 else _FEW) * (_AT_ONCE if shape.channels_inside else 1.0))
     passes = 3 if made.planes == 2 else 1
-    share = next((s for most, s in _COLUMNS.items() if made.columns <= most), 1.0)
-    multiply = passes * made.pixels * depth * made.columns / (_FMA * share)
+    multiply = sum(
+        passes * made.pixels * depth * made.columns * count / (_FMA * _share(made.columns * count))
+        for count, depth in blocks
+    )
     fetch = 0.0 if made.resident else made.steps * made.weight_bytes / _STREAM
-    tile = max(gather, multiply, fetch) + end * made.pixels * made.columns + _TILE
+    end = min(end, _END_PHASES) if phase.parts else end
+    written = made.pixels * made.columns * max(len(phase.parts), 1)
+    tile = max(gather, multiply, fetch) + end * written + _TILE
     tiles = ceil(rows / made.pixels) * made.tiles * shape.groups
     return ceil(tiles / device.processors) * tile / _CLOCK
+
+
+def _share(columns: int) -> float:
+    """Of the tensor cores' rate, for a wgmma of so many columns."""
+    return next((s for most, s in _COLUMNS.items() if columns <= most), 1.0)

@@ -192,8 +192,10 @@ def _unsupported(program: Program, shape: ConvShape, device: Device) -> str | No
         return f"groups of {shape.channels} channels to {shape.columns}: bound by memory, and most of a tile is empty"
     if shape.flops // 2 < _LEAST_WORK:
         return "a convolution so small is all launch"
-    if prod(shape.spread) > _MOST_PHASES:
-        return f"a transposed convolution of {prod(shape.spread)} phases, each a kernel of its own"
     if max(shape.pixels, prod(x.shape[1:])) >= _LONGEST:
         return "2^30 pixels, or elements of a sample, and more"
-    return None if space(program, shape, device).points else "no tile of it fits shared memory"
+    if space(program, shape, device).points:
+        return None
+    if prod(shape.spread) > _MOST_PHASES:
+        return f"a transposed convolution of {prod(shape.spread)} phases, too many for one kernel and for one each"
+    return "no tile of it fits shared memory"

@@ -34,10 +34,12 @@ from ..rows.plan import Gpu
 from .epilogue import ConvEpilogue
 from .implicit import ImplicitConv
 from .kernel import ConvKernel
+from .phases import phases
 from .prepare import QUAD, Prepare
-from .shape import ConvShape, phases
+from .shape import ConvShape
 from .tiles import DEFAULTS, ConvPoint, make_points
 from .window import WindowConv
+from .windows import Windows
 
 ARCH = "sm_90a"
 _HERE = Path(__file__).resolve().parent
@@ -134,7 +136,7 @@ class FusedConv:
         return tuple(outs) if len(outs) > 1 else outs[0]
 
     def _scrap(self) -> list[tuple[str, int, int]]:
-        """Of each phase packed weights and the channels' factors: type, elements, alignment."""
+        """Of each kernel packed weights and the channels' factors: type, elements, alignment."""
         shape, kind = self.spec.shape, "bf16" if self.spec.x.dtype == "bf16" else "f16"
         columns = shape.groups * shape.columns
         sizes = [shape.groups * p.tiles * p.steps * p.weight_bytes // 2 for p in self.points]
@@ -186,7 +188,7 @@ class FusedConv:
 
 
 class _Launched:
-    """All launches of a call, two a phase, as `entries.product` calls them."""
+    """All launches of a call, two for each kernel, as `entries.product` calls them."""
 
     def __init__(self, spec: ConvSpec, points: tuple[ConvPoint, ...], strides: list[tuple[int, ...]]) -> None:
         x, w, *operands = strides
@@ -196,16 +198,19 @@ class _Launched:
                 for own, o in zip(operands, spec.operands, strict=True)]  # fmt: skip
         of_x, of_w = spec.walk(x, spec.x.shape), spec.weight_walk(w)
         self.phases: list[tuple[Prepare, ConvKernel]] = []
-        for phase, point in zip(phases(spec.shape), points, strict=True):
+        for phase, point in zip(phases(spec.shape, points[0].phases), points, strict=True):
             finish = ConvEpilogue(
                 spec.shape, point, [o.dtype for o in spec.outputs], function=spec.epilogue, operands=read,
-                first=phase.first, channels_last=last,
+                first=phase.first, channels_last=last, parts=phase.parts,
             )  # fmt: skip
             kind: type[ConvKernel] = WindowConv if point.kernel == "window" else ImplicitConv
+            windows = Windows(shape=phase.shape, pixels=point.pixels, parts=phase.parts)
+            taps = (step * e for step, e in zip(of_w[3:], phase.every, strict=True))
             prepare = Prepare(
-                phase.shape, point, dtype=spec.x.dtype, sample=0 if self.phases else prod(spec.x.shape[1:]),
-                apart=of_x[0], walk=(*of_w[:3], *(step * e for step, e in zip(of_w[3:], phase.every, strict=True))),
+                spec.shape if phase.parts else phase.shape, point, dtype=spec.x.dtype, walk=(*of_w[:3], *taps),
+                samples=(0 if self.phases else prod(spec.x.shape[1:]), of_x[0]),
                 begin=sum(step * t for step, t in zip(of_w[3:], phase.tap, strict=True)), run=finish.run,
+                windows=windows if point.kernel == "window" else None,
             )  # fmt: skip
             self.phases.append((prepare, kind(phase.shape, point, finish, dtype=spec.x.dtype, walk=of_x)))
 

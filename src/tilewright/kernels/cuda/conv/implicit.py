@@ -123,9 +123,10 @@ class ImplicitConv(ConvKernel):
             write_chunk(address + plane * self.point.pixels * LINE, words)
 
     def _chain(
-        self, given: tuple[Any, Any, Any], total: Any, at: tuple[int, Any, Any], *, onto: bool, last: bool
+        self, given: tuple[Any, Any, Any], totals: dict[int, Any], at: tuple[int, Any, Any], *, onto: bool, last: bool
     ) -> None:  # fmt: skip
         """The wgmma `at` (part of the rows, stage, step), the small products first."""
+        (total,) = totals.values()
         p, (mma, (r_a, r_b), _), (part, stage, step) = self.point, given, at
         slots = stage * p.planes, (step if p.resident else stage) * p.planes
         atom = cute.make_mma_atom(mma.op)

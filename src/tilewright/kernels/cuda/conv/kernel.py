@@ -32,6 +32,7 @@ from ..gemm.mainloop.two_level import promote
 from .epilogue import ConvEpilogue
 from .ptx import copy_bulk
 from .shape import ConvShape
+from .sums import Sums
 from .tiles import CONSUMERS, ConvPoint
 
 _LARGEST_SHIFT = 126
@@ -45,6 +46,14 @@ def scale_exponent(bits: Any) -> Any:
 def arrive(barrier: Any) -> None:
     """One of a warp, for all of it."""
     when(cute.arch.lane_idx() == 0, lambda: cute.arch.mbarrier_arrive(barrier))
+
+
+def product_of(kind: Any, abreast: int, columns: int) -> Any:
+    """A tiled wgmma of 64 rows of each of so many warpgroups."""
+    major = OperandMajorMode.K
+    return hopper_helpers.make_trivial_tiled_mma(
+        kind, kind, major, major, Float32, (abreast, 1, 1), tiler_mn=(64, columns)
+    )
 
 
 class ConvKernel:
@@ -63,14 +72,13 @@ class ConvKernel:
         self.kind = BFloat16 if dtype == "bf16" else Float16
         self.item = 4 if self.scaled else 2
         self.tiles = point.tiles * shape.groups  # of columns
+        self.sums = Sums(columns=point.columns)
 
     def launch(self, tensors: tuple[Any, ...], outs: list[Any], operands: list[Any], ctas: Any, stream: Any) -> None:
         """Emit the launch. `tensors`: x, packed weights, magnitudes of the samples, factors of the channels."""
-        p, major = self.point, OperandMajorMode.K
+        p = self.point
         self.all_work = -(-self.rows // p.pixels) * self.tiles
-        mma = hopper_helpers.make_trivial_tiled_mma(
-            self.kind, self.kind, major, major, Float32, (self.abreast, 1, 1), tiler_mn=(64, p.columns)
-        )
+        mma = product_of(self.kind, self.abreast, p.columns)
         kernel = self._kernel(list(tensors), outs, operands, mma, self._layouts())
         grid = [cutlass.min(ctas, Int32(self.all_work)), 1, 1]
         kernel.launch(grid=grid, block=[p.threads, 1, 1], min_blocks_per_mp=1, stream=stream)
@@ -116,17 +124,16 @@ class ConvKernel:
             cute.arch.setmaxregister_increase(p.registers[1])
             group = warp // 4 - p.producers // 128
             fragments = self._fragments(mma, s_a, s_b, group)
-            sum_layout = cute.make_layout(((2, 2, p.columns // 8), 1, 1))
-            sums = [cute.make_rmem_tensor(sum_layout, Float32) for _ in range(p.parts)]
-            wave = cute.make_rmem_tensor(sum_layout, Float32)
-            multiply = partial(self._multiply, partial(self._chain, (mma, fragments, group)), barriers, sums, wave)
+            sums = [self.sums.make() for _ in range(p.parts)]
+            waves = self.sums.make()
+            multiply = partial(self._multiply, partial(self._chain, (mma, fragments, group)), barriers, sums, waves)
             if cutlass.const_expr(p.resident):
                 cute.arch.mbarrier_wait(barriers + 2 * p.stages, 0)
             work = first
             turn = Int32(0)
             while work < self.all_work:
                 for part in cutlass.range_constexpr(p.parts):
-                    sums[part].fill(0.0)
+                    self.sums.clear(sums[part])
                 for step in cutlass.range(self.steps - (self.tail > 0), unroll=1):
                     multiply(step, turn + step, last=False)
                 if cutlass.const_expr(self.tail > 0):
@@ -204,7 +211,7 @@ class ConvKernel:
     # ---- products and what comes out
 
     def _multiply(
-        self, chain: Any, barriers: Any, sums: list[Any], wave: Any, step: Any, turn: Any, *, last: bool
+        self, chain: Any, barriers: Any, sums: list[Any], waves: list[Any], step: Any, turn: Any, *, last: bool
     ) -> None:
         """A step, for all parts."""
         p = self.point
@@ -212,18 +219,19 @@ class ConvKernel:
         cute.arch.mbarrier_wait(barriers + stage, phase)
         if p.planes == 1:
             warpgroup.fence()
-            for part, total in enumerate(sums):
-                chain(total, (part, stage, step), onto=True, last=last)
+            for part, totals in enumerate(sums):
+                chain(dict(enumerate(totals)), (part, stage, step), onto=True, last=last)
             warpgroup.commit_group()
             warpgroup.wait_group(1)
             when(Int32(step) > 0, partial(self._free, barriers, turn - 1))
             return
-        for part, total in enumerate(sums):
-            warpgroup.fence()
-            chain(wave, (part, stage, step), onto=False, last=last)
-            warpgroup.commit_group()
-            warpgroup.wait_group(0)
-            promote(total, wave)
+        for part, totals in enumerate(sums):
+            for block, (total, wave) in enumerate(zip(totals, waves, strict=True)):
+                warpgroup.fence()
+                chain({block: wave}, (part, stage, step), onto=False, last=last)
+                warpgroup.commit_group()
+                warpgroup.wait_group(0)
+                promote(total, wave)
         self._free(barriers, turn)
 
     def _finish(
@@ -234,13 +242,14 @@ class ConvKernel:
         lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx() % 4
         tile = work % self.tiles
         column = tile % p.tiles * p.columns + lane % 4 * self.finish.run
-        for part, total in enumerate(sums):
+        for part, totals in enumerate(sums):
             for r in range(2):
                 number = work // self.tiles * p.pixels + part * 128 + group * 64 + warp * 16 + lane // 4 + 8 * r
                 at, inside = self._output(number)
                 inverse = power_of_two(-scale_exponent(scales[0][at[0]])) if self.scaled else None
+                own = partial(self.sums.one, totals, r)
                 body = partial(
-                    self.finish.row, total, r, (at, tile // p.tiles, column), (inverse, scales[1]), outs, operands,
+                    self.finish.row, own, (at, tile // p.tiles, column), (inverse, scales[1]), outs, operands,
                     p.columns * p.tiles > s.columns,
                 )  # fmt: skip
                 when(inside, body)

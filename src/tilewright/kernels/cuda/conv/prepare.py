@@ -11,6 +11,7 @@ The first CTAs have a row of weights each, the others a part of a sample. Nothin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -35,23 +36,25 @@ MOST_CTAS = 2112  # that look at x: 16 a multiprocessor of the largest GPUs
 
 
 class Prepare:
-    """`walk`: the strides of w along (group, column, channel, three taps); `sample`: elements of one of x, which are
-    contiguous (0: they were looked at already), and `apart`, from one to the next; `begin`: of w, where tap 0 is;
-    `run` as `tiles.channel_of` has it."""
+    """`walk`: the strides of w along (group, column, channel, three taps); `samples`: elements of one of x, which are
+    contiguous (0: they were looked at already), and from one to the next; `begin`: of w, where tap 0 is;
+    `run` as `tiles.channel_of` has it. Of several phases `shape` is the whole convolution's; the `windows` know their
+    taps."""
 
     def __init__(
-        self, shape: ConvShape, point: ConvPoint, *, dtype: str, walk: tuple[int, ...], sample: int, apart: int,
-        begin: int = 0, run: int = 2,
+        self, shape: ConvShape, point: ConvPoint, *, dtype: str, walk: tuple[int, ...], samples: tuple[int, int],
+        begin: int = 0, run: int = 2, windows: Windows | None = None,
     ) -> None:  # fmt: skip
-        self.shape, self.point, self.walk, self.sample, self.apart = shape, point, walk, sample, apart
+        self.shape, self.point, self.walk = shape, point, walk
+        self.sample, self.apart = samples
         self.begin, self.run = begin, run
         self.scaled = dtype == "f32"
         self.kind = BFloat16 if dtype == "bf16" else Float16
         self.rows = shape.groups * point.tiles * point.columns
-        parts = min(-(-sample // PART), max(MOST_CTAS // shape.batch, 1)) if self.scaled else 0
+        parts = min(-(-self.sample // PART), max(MOST_CTAS // shape.batch, 1)) if self.scaled else 0
         self.parts = parts
-        self.quads = sample % QUAD == 0 and apart % QUAD == 0
-        self.windows = Windows(shape=shape, pixels=point.pixels) if point.kernel == "window" else None
+        self.quads = self.sample % QUAD == 0 and self.apart % QUAD == 0
+        self.windows = windows
         self.depth = DEPTH if self.windows is None else self.windows.atoms * ATOM  # of K, a step
 
     def launch(self, tensors: tuple[Any, ...], stream: Any) -> None:
@@ -159,7 +162,7 @@ class Prepare:
         value = read(i)
         if self.windows is not None and self.windows.is_odd:
             half = type(value)(0.5) * value
-            value = m.select(self.windows.is_twice(inside // GROUP), half, value)
+            value = m.select(self._is_twice(inside // GROUP), half, value)
 
         def put(plane: int, one: Any) -> None:
             where = packed.iterator + (line + plane * plane_size)
@@ -182,10 +185,21 @@ class Prepare:
         if w is None:
             channel, number = s.place(k)
             return channel, s.tap(number)
+        if w.parts:
+            step, inside = k // self.depth, k % self.depth
+            group = step * w.groups + _looked_up([own.group for own in w.plan.halves], inside // GROUP)
+            return group * GROUP + k % GROUP, s.tap(_looked_up([own.tap for own in w.plan.halves], inside // GROUP))
         channel, number = w.place(k)
         order = s.tap(cutlass.min(number, Int32(s.all_taps - 1)))
         taps = tuple(t if e > 0 else n - 1 - t for t, n, e in zip(order, s.taps, s.step, strict=True))
         return channel, taps
+
+    def _is_twice(self, half: Any) -> Any:
+        """Whether a half of an ATOM, counted over the stage, has half of its tap's weights."""
+        assert self.windows is not None
+        if self.windows.parts:
+            return _looked_up([int(own.twice) for own in self.windows.plan.halves], half) != 0
+        return self.windows.is_twice(half)
 
     def _split(self, x: Any, y: Any) -> tuple[Any, Any]:
         """hi and lo of a weight; y is x, scaled. hi is never zero but where x is; what is not finite is lo, where there
@@ -198,3 +212,12 @@ class Prepare:
         tiny = m.select(x < Float32(0.0), Float32(-TINY), Float32(TINY))
         hi = m.select(Boolean(lost), tiny, near)
         return hi, y - hi
+
+
+def _looked_up(table: Sequence[int], place: Any) -> Any:
+    """What stands at a place of a table of constants."""
+    found = Int32(table[0])
+    for i in range(1, len(table)):
+        if table[i] != table[i - 1]:
+            found = found + Int32(place >= i) * (table[i] - table[i - 1])
+    return found

@@ -88,6 +88,16 @@ def write_chunk(address: Any, words: Sequence[Any]) -> None:
     cute.arch.inline_ptx(text, read_only_args=[address, *words])
 
 
+def store_pair(address: Any, values: Sequence[Any], both: Any) -> None:
+    """Two neighbours of 4 bytes to memory, at once where their address allows; the first alone where `both` is 0."""
+    text = (
+        "{ .reg .pred p, q; .reg .b64 t; and.b64 t, {$r0}, 7; setp.eq.u64 p, t, 0; setp.ne.s32 q, {$r3}, 0; "
+        "and.pred p, p, q; @p st.global.v2.b32 [{$r0}], {{$r1}, {$r2}}; @!p st.global.b32 [{$r0}], {$r1}; "
+        "not.pred p, p; and.pred q, q, p; @q st.global.b32 [{$r0}+4], {$r2}; }"
+    )
+    cute.arch.inline_ptx(text, read_only_args=[address, *values, both])
+
+
 def copy_bulk(target: Any, source: Any, size: int, barrier: Any) -> None:
     """`size` bytes from memory to shared memory, of which the barrier is told."""
     text = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [{$r0}], [{$r1}], {$r2}, [{$r3}];"

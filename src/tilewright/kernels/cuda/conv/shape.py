@@ -6,8 +6,7 @@ with three spatial dimensions (o, t, stride, start and step are triples; a convo
 transposed convolution has steps below 0; where its own stride, `spread`, is not 1, x is read at (o + start + t step) /
 spread where that is whole. What lies outside of x is 0.
 
-Such a one falls into phases, outputs of equal remainder by `spread`: each has taps of its own, and is a convolution of
-stride 1 whose outputs lie `spread` apart.
+Such a one falls into phases (see `phases`).
 
 K, the pairs (c, t), is gone through in groups of GROUP, which one thread reads for one pixel:
 
@@ -22,9 +21,8 @@ A stage holds DEPTH of K. The last one may hold less, whole ATOMs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import product
-from math import gcd, prod
+from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 GROUP = 8  # of K: 16 bytes of 16 bits
@@ -114,40 +112,3 @@ class ConvShape:
             low, high = (self.start[d] + sum(f(pair) for pair in ends) for f in (min, max))
             found += [d] if low < 0 or high >= self.image[d] else []
         return tuple(found)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConvPhase:
-    """Outputs `first` + o spread of a convolution, o of `shape`; its tap t is number `tap` + t `every` of the whole."""
-
-    shape: ConvShape
-    first: Triple = (0, 0, 0)
-    tap: Triple = (0, 0, 0)
-    every: Triple = (1, 1, 1)
-
-
-def phases(shape: ConvShape) -> tuple[ConvPhase, ...]:
-    """All phases of a convolution: one, if its `spread` is 1. Where one meets no tap it has a channel of zeros."""
-    if shape.spread == (1, 1, 1):
-        return (ConvPhase(shape=shape),)
-    found = []
-    for first in product(*(range(min(s, n)) for s, n in zip(shape.spread, shape.out, strict=True))):
-        taps, every, start, step, count, out = zip(*(_along(shape, d, first[d]) for d in range(3)), strict=True)
-        empty = any(begin == -shape.image[d] - shape.out[d] for d, begin in enumerate(start))
-        channels = 1 if empty else shape.channels
-        own = replace(shape, channels=channels, taps=count, start=start, step=step, out=out, spread=(1, 1, 1),
-                      channels_inside=shape.channels_inside and not empty)  # fmt: skip
-        found.append(ConvPhase(shape=own, first=first, tap=taps, every=every))  # type: ignore[arg-type]
-    return tuple(found)
-
-
-def _along(shape: ConvShape, d: int, first: int) -> tuple[int, int, int, int, int, int]:
-    """Of a phase along one dimension: its first tap, how far taps are apart, start, step, taps and outputs. One that
-    meets no tap has one that lies outside of x."""
-    spread, step, start = shape.spread[d], shape.step[d], shape.start[d]
-    every = spread // gcd(spread, abs(step))
-    own = [t for t in range(shape.taps[d]) if (first + start + t * step) % spread == 0]
-    out = -(-(shape.out[d] - first) // spread)
-    if not own:
-        return 0, 1, -shape.image[d] - shape.out[d], 1, 1, out
-    return own[0], every, (first + start + own[0] * step) // spread, every * step // spread, len(own), out

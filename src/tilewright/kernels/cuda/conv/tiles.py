@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .shape import ATOM, DEPTH, GROUP, ConvShape, phases
+from .phases import MERGED, ConvPart, phases
+from .shape import ATOM, DEPTH, GROUP, ConvShape
 from .windows import Windows
 
 KNOBS: dict[str, tuple[Any, ...]] = {
     "kernel": ("gather", "window"), "pixels": (128, 256, 512),
     "columns": (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256),
     "producers": (128, 256), "stages": ("auto", 2, 3, 4, 5, 6), "precision": ("plain", "fp16x3", "tf32"),
-    "weights": ("auto", "streamed"),
+    "weights": ("auto", "streamed"), "phases": tuple(MERGED),
 }  # fmt: skip
 DEFAULTS: dict[str, Any] = {"kernel": "gather", "pixels": 128, "columns": 0, "producers": 256, "stages": "auto",
-                            "precision": "plain", "weights": "auto"}  # fmt: skip
+                            "precision": "plain", "weights": "auto", "phases": "apart"}  # fmt: skip
 SHARED_BYTES = 227 * 1024
 RESERVED_BYTES = 2048
 MOST_STAGES = 6
@@ -24,6 +25,7 @@ CONSUMERS = 256  # threads that multiply: two warpgroups
 _MOST_COLUMNS = 256
 _MOST_BESIDE_MANY = 192  # columns where 256 threads gather: ptxas gives a wgmma no more registers
 _MOST_SUMS = 128  # fp32 sums of a thread
+_MOST_OF_PHASES = 144  # with those of a wgmma that is added to them, beside 128 threads that gather
 _MOST_PLACES = (1 << 31) - (1 << 16)  # of 32 bits, behind the last tile, too
 _MOST_APART = 1 << 14  # CHUNKs between the halves of an ATOM, in a descriptor
 
@@ -32,7 +34,8 @@ _MOST_APART = 1 << 14  # CHUNKs between the halves of an ATOM, in a descriptor
 class ConvPoint:
     """`pixels` x `columns` of the output a tile; `producers` threads gather; `planes`: fp16 hi, and lo of fp16x3;
     `resident`: weights stay in shared memory. `pixel_bytes` and `weight_bytes` are a stage's, `steps` a tile's, `tiles`
-    those of a group's columns."""
+    those of a group's columns; `merged`: how many `phases` have such columns in one tile, of pixels that they share,
+    and `together`: in one wgmma."""
 
     kernel: str
     pixels: int
@@ -45,6 +48,14 @@ class ConvPoint:
     weight_bytes: int
     stages: int = 0
     resident: bool = False
+    phases: str = "apart"
+    merged: int = 1
+    together: int = 1
+
+    @property
+    def width(self) -> int:
+        """Sums of a row of a tile."""
+        return self.columns * self.merged
 
     @property
     def planes(self) -> int:
@@ -58,7 +69,7 @@ class ConvPoint:
     @property
     def sums(self) -> int:
         """Registers of a thread that hold sums."""
-        return self.parts * self.columns // 2 + (self.columns // 2 if self.planes == 2 else 0)
+        return self.parts * self.width // 2 + (self.columns * self.together // 2 if self.planes == 2 else 0)
 
     @property
     def threads(self) -> int:
@@ -89,20 +100,26 @@ def channel_of(column: Any, run: int) -> Any:
 
 
 def make_points(shape: ConvShape, knobs: dict[str, Any]) -> tuple[ConvPoint, ...]:
-    """Of every phase the setting of these knobs. Raises ValueError as `make_point`."""
-    return tuple(make_point(phase.shape, knobs) for phase in phases(shape))
+    """Of every kernel the setting of these knobs. Raises ValueError as `make_point`."""
+    _check(knobs)
+    found = phases(shape, knobs.get("phases", "apart"))
+    return tuple(make_point(phase.shape, knobs, phase.parts) for phase in found)
 
 
-def make_point(shape: ConvShape, knobs: dict[str, Any]) -> ConvPoint:
-    """The setting of these knobs. Raises ValueError on an unknown knob or value, and on what does not fit."""
+def _check(knobs: dict[str, Any]) -> None:
     for name, value in knobs.items():
         if name not in KNOBS or value not in KNOBS[name]:
             raise ValueError(f"knob {name!r} can't be {value!r}; legal are {KNOBS.get(name, 'no values')}")
-    made = _sizes(shape, knobs)
-    if made.columns > _MOST_BESIDE_MANY and made.producers > 128:
-        raise ValueError(f"{made.columns} columns in one wgmma need the registers of 128 threads less")
-    if made.sums > _MOST_SUMS:
-        raise ValueError(f"{made.pixels} x {made.columns} does not fit the registers of two warpgroups")
+
+
+def make_point(shape: ConvShape, knobs: dict[str, Any], parts: tuple[ConvPart, ...] = ()) -> ConvPoint:
+    """The setting of these knobs. Raises ValueError on an unknown knob or value, and on what does not fit."""
+    _check(knobs)
+    made = _sizes(shape, knobs, parts)
+    if made.width > _MOST_BESIDE_MANY and made.producers > 128:
+        raise ValueError(f"{made.width} columns need the registers of 128 threads less")
+    if made.sums > (_MOST_OF_PHASES if made.merged > 1 and made.producers == 128 else _MOST_SUMS):
+        raise ValueError(f"{made.pixels} x {made.width} does not fit the registers of two warpgroups")
     room = SHARED_BYTES - RESERVED_BYTES
     left = room - made.weight_bytes * made.steps
     alone = knobs["weights"] == "auto" and made.tiles * shape.groups == 1
@@ -114,15 +131,20 @@ def make_point(shape: ConvShape, knobs: dict[str, Any]) -> ConvPoint:
     return replace(made, stages=stages, resident=resident)
 
 
-def _sizes(shape: ConvShape, knobs: dict[str, Any]) -> ConvPoint:
+def _sizes(shape: ConvShape, knobs: dict[str, Any], parts: tuple[ConvPart, ...]) -> ConvPoint:
     """The setting without its stages."""
     kernel, pixels, producers = knobs["kernel"], knobs["pixels"], knobs["producers"]
     planes = 2 if knobs["precision"] == "fp16x3" else 1
     whole = -(-shape.columns // 8) * 8
-    columns = knobs["columns"] or min(whole, _MOST_COLUMNS * 128 // pixels)
-    named = {name: knobs[name] for name in ("kernel", "pixels", "producers", "precision")}
+    windows = Windows(shape=shape, pixels=pixels, parts=parts)
+    blocks = [len(own) for own in windows.plan.blocks] if parts else [1]
+    merged = sum(blocks)
+    columns = knobs["columns"] or min(whole, max(_MOST_COLUMNS * 128 // pixels // merged // 8 * 8, 8))
+    named = {name: knobs[name] for name in ("kernel", "pixels", "producers", "precision", "phases") if name in knobs}
     tiles = -(-shape.columns // columns)
     if kernel == "gather":
+        if parts:
+            raise ValueError("phases are merged where windows are in shared memory")
         if pixels > producers:
             raise ValueError("a thread gathers for one pixel at most")
         return ConvPoint(
@@ -131,13 +153,12 @@ def _sizes(shape: ConvShape, knobs: dict[str, Any]) -> ConvPoint:
         )  # fmt: skip
     if shape.stride != (1, 1, 1):
         raise ValueError("windows overlap where the stride is 1")
-    windows = Windows(shape=shape, pixels=pixels)
     if windows.held >= _MOST_APART:
         raise ValueError("windows too far apart")
     if windows.places >= _MOST_PLACES:
         raise ValueError("a grid of 2^31 places and more")
     return ConvPoint(
-        **named, columns=columns, tiles=tiles, steps=windows.steps,
+        **named, columns=columns, tiles=tiles, steps=windows.steps, merged=merged, together=max(blocks),
         pixel_bytes=windows.groups * windows.held * GROUP * 2 * planes,
         weight_bytes=windows.atoms * ATOM * columns * 2 * planes,
     )  # fmt: skip

@@ -24,9 +24,10 @@ from ..common.control import when
 from ..common.math import both
 from ..gemm.epilogue.epilogue import power_of_two
 from .gather import in_one_piece, read_channels
-from .kernel import ConvKernel, arrive, scale_exponent
+from .kernel import ConvKernel, arrive, product_of, scale_exponent
 from .ptx import planes_of, write_chunk
 from .shape import ATOM, GROUP
+from .sums import Sums
 from .windows import Windows
 
 CHUNK = 16  # bytes
@@ -40,7 +41,8 @@ class WindowConv(ConvKernel):
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        self.windows = Windows(shape=self.shape, pixels=self.point.pixels)
+        self.windows = Windows(shape=self.shape, pixels=self.point.pixels, parts=self.finish.parts)
+        self.sums = Sums(columns=self.point.columns, blocks=self.windows.plan.blocks)
         self.rows, self.steps = self.windows.places, self.windows.steps
         self.wide = in_one_piece(self.shape, self.walk, self.item)
 
@@ -56,24 +58,29 @@ class WindowConv(ConvKernel):
         return s_a, s_b
 
     def _fragments(self, mma: Any, s_a: Any, s_b: Any, _group: Any) -> tuple[Any, Any]:
-        """By the distance of an ATOM's halves, 64 rows from any place on; and the weights, (atom, 1, 1, ATOM)."""
+        """By the distance of an ATOM's halves, 64 rows from any place on; and by the number of phases their wgmma and
+        the weights, (atom, 1, 1, block)."""
         p, w = self.point, self.windows
         by_group = mma.get_slice(0)
-        apart = sorted({second - first for first, second in map(w.atom, range(w.atoms))})
-        of_a = {}
-        for distance in apart:
+        of_a, of_b = {}, {}
+        for distance in sorted({own.second - own.first for own in w.plan.products}):
             places = cute.size(s_a) // GROUP
             layout = cute.make_layout(
                 ((8, 8), (GROUP, 2), places), stride=((GROUP, 8 * GROUP), (1, distance * GROUP), GROUP)
             )
             view = cute.make_tensor(s_a.iterator, layout)
             of_a[distance] = mma.make_fragment_A(by_group.partition_A(view))
-        count = cute.size(s_b) // (ATOM * p.columns)
-        layout = cute.make_layout(
-            ((8, p.columns // 8), (GROUP, 2), count),
-            stride=((GROUP, 8 * GROUP), (1, p.columns * GROUP), ATOM * p.columns),
-        )
-        return of_a, mma.make_fragment_B(by_group.partition_B(cute.make_tensor(s_b.iterator, layout)))
+        blocks = cute.size(s_b) // (ATOM * p.columns)
+        for count in sorted({own.count for own in w.plan.products}):
+            columns = p.columns * count
+            own = product_of(self.kind, self.abreast, columns)
+            layout = cute.make_layout(
+                ((8, columns // 8), (GROUP, 2), blocks - count + 1),
+                stride=((GROUP, 8 * GROUP), (1, columns * GROUP), ATOM * p.columns),
+            )
+            view = cute.make_tensor(s_b.iterator, layout)
+            of_b[count] = own, own.make_fragment_B(own.get_slice(0).partition_B(view))
+        return of_a, of_b
 
     def _coordinates(self, place: Any) -> tuple[Any, Any, Any, Any]:
         """(sample, place along each dimension) in the grid."""
@@ -104,7 +111,7 @@ class WindowConv(ConvKernel):
             address, test = Int64(at[0]) * of_n + Int64(tile[1]) * of_g, None
             for d in range(3):
                 there = at[1 + d] + w.start[d]
-                if d in self.shape.tested():
+                if d in self.shape.tested() or (d == 2 and w.spare):
                     inside = Int32(there >= 0) & Int32(there < self.shape.image[d])
                     test = inside if test is None else test & inside
                 address = address + Int64(there) * steps[d]
@@ -148,20 +155,23 @@ class WindowConv(ConvKernel):
                 write_chunk(base + ((plane * w.groups + group) * w.held + number) * CHUNK, words)
 
     def _chain(
-        self, given: tuple[Any, Any, Any], total: Any, at: tuple[int, Any, Any], *, onto: bool, last: bool
+        self, given: tuple[Any, Any, Any], totals: dict[int, Any], at: tuple[int, Any, Any], *, onto: bool, last: bool
     ) -> None:  # fmt: skip
         """The wgmma `at` (part of the rows, stage, step), the small products first."""
-        p, w, (mma, (of_a, r_b), group), (part, stage, step) = self.point, self.windows, given, at
-        atom = cute.make_mma_atom(mma.op)
-        atom.set(warpgroup.Field.ACCUMULATE, onto)
+        p, w, (_, (of_a, of_b), group), (part, stage, step) = self.point, self.windows, given, at
         row = group * 64 + part * 128
+        begun = dict.fromkeys(totals, onto)
         for plane_a, plane_b in ((0, 0),) if p.planes == 1 else ((1, 0), (0, 1), (0, 0)):
             place = (stage * p.planes + plane_a) * (w.groups * w.held) + row
             weight = ((step if p.resident else stage) * p.planes + plane_b) * w.atoms
-            for number in range(w.atoms):
-                first, second = w.atom(number)
-                cute.mma_atom_call(
-                    atom, total[(None, 0, 0)], of_a[second - first][(None, 0, 0, place + first)],
-                    r_b[(None, 0, 0, weight + number)], total[(None, 0, 0)],
-                )  # fmt: skip
-                atom.set(warpgroup.Field.ACCUMULATE, True)
+            for own in w.plan.products:
+                if own.block in totals:
+                    mma, r_b = of_b[own.count]
+                    atom = cute.make_mma_atom(mma.op)
+                    atom.set(warpgroup.Field.ACCUMULATE, begun[own.block])
+                    total = totals[own.block]
+                    cute.mma_atom_call(
+                        atom, total[(None, 0, 0)], of_a[own.second - own.first][(None, 0, 0, place + own.first)],
+                        r_b[(None, 0, 0, weight + own.weight)], total[(None, 0, 0)],
+                    )  # fmt: skip
+                    begun[own.block] = True

@@ -7,30 +7,44 @@ segment     what `pixels` neighbours need of one line of taps, or of one plane o
 line of K   a stage has a block of channels and all taps: ATOMs (tap, 16 channels); of up to 8 channels (two taps
             with neighbouring shifts, 8 channels), and of an odd number of taps the last one twice, with half its
             weights
+phases      each has ATOMs of its own; those that read the same windows are a block, with one wgmma for all
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 from typing import Any
 
+from .phases import ConvPart
 from .shape import ATOM, GROUP, ConvShape
 
 LINE = 8  # rows of a matrix that wgmma reads as one
+_LEAST_TO_SPARE = 12  # places of a line, for each spare one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvGrid:
-    """Of a ConvShape of stride 1."""
+    """Of a ConvShape of stride 1; of several phases if there are `parts`."""
 
     shape: ConvShape
+    parts: tuple[ConvPart, ...] = ()
 
     @property
     def grid(self) -> tuple[int, int, int]:
         s = self.shape
         one, two, three = (n + (t - 1) * abs(e) for n, t, e in zip(s.out, s.taps, s.step, strict=True))
-        return one, two, three
+        return one, two, three + self.spare
+
+    @property
+    def spare(self) -> int:
+        """Places behind each line, so that what 8 rows of the product write begins where a sector of memory does. Few:
+        they are computed, too."""
+        s = self.shape
+        line = s.out[2] + (s.taps[2] - 1) * abs(s.step[2])
+        more = (s.out[2] - line) % LINE
+        return more if self.parts and more * _LEAST_TO_SPARE <= line else 0
 
     @property
     def start(self) -> tuple[int, int, int]:
@@ -106,6 +120,38 @@ class Segments(ConvGrid):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WindowProduct:
+    """An ATOM of the places that begin at `first` and `second`, for the `count` phases of a block. Each has its
+    (ATOM, columns) of weights, from number `weight` of a stage's on."""
+
+    first: int
+    second: int
+    block: int = 0
+    count: int = 1
+    weight: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartHalf:
+    """(GROUP, columns) of a stage's weights: the tap of w, which GROUP of the stage's channels, and whether the tap
+    stands twice."""
+
+    tap: int
+    group: int
+    twice: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowPlan:
+    """`blocks`: the phases, those that read the same windows together, without those that read none; the products of a
+    stage, and with `parts` its weights in their order."""
+
+    blocks: tuple[tuple[int, ...], ...]
+    products: tuple[WindowProduct, ...]
+    halves: tuple[PartHalf, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Windows(Segments):
     """The same, and the order along K."""
 
@@ -131,7 +177,9 @@ class Windows(Segments):
 
     @property
     def atoms(self) -> int:
-        """Of a stage."""
+        """Of a stage, over all phases."""
+        if self.parts:
+            return sum(own.count for own in self.plan.products)
         return -(-self.shape.all_taps // 2) if self.paired else self.shape.all_taps
 
     def atom(self, number: int) -> tuple[int, int]:
@@ -142,21 +190,65 @@ class Windows(Segments):
         return self.shift(taps[2 * number]), self.shift(taps[min(2 * number + 1, len(taps) - 1)])
 
     @property
+    def plan(self) -> WindowPlan:
+        """Of a stage."""
+        return _plan(self)
+
+    @property
     def depth(self) -> int:
         return self.steps * self.atoms * ATOM
 
     @property
     def is_odd(self) -> bool:
-        """Whether the last tap stands twice."""
+        """Whether some tap stands twice."""
+        if self.parts:
+            return any(own.twice for own in self.plan.halves)
         return self.paired and self.shape.all_taps % 2 == 1
 
     def is_twice(self, half: Any) -> Any:
-        """Whether this half of an ATOM, counted over the stage, has half of its tap's weights."""
+        """Without parts, whether this half of an ATOM, counted over the stage, has half of its tap's weights."""
         return half >= self.shape.all_taps - 1
 
     def place(self, k: Any) -> tuple[Any, Any]:
-        """(channel, number of the tap by its shift) of a place in K; both may lie behind the last."""
+        """Without parts, (channel, number of the tap by its shift) of a place in K; both may lie behind the last."""
         step, inside = k // (self.atoms * ATOM), k % (self.atoms * ATOM)
         if self.paired:
             return inside % GROUP, inside // GROUP
         return step * ATOM + inside % ATOM, inside // ATOM
+
+
+@lru_cache(256)
+def _plan(windows: Windows) -> WindowPlan:
+    if not windows.parts:
+        places = map(windows.atom, range(windows.atoms))
+        products = (WindowProduct(first=a, second=b, weight=i) for i, (a, b) in enumerate(places))
+        return WindowPlan(blocks=((0,),), products=tuple(products))
+    taps = [_atoms_of(windows, part) for part in windows.parts]
+    alike: dict[frozenset[tuple[int, int]], list[int]] = {}
+    for number, own in enumerate(taps):
+        alike.setdefault(frozenset(own), []).append(number)
+    blocks = {tuple(numbers): places for places, numbers in alike.items() if places}
+    found: list[WindowProduct] = []
+    halves: list[PartHalf] = []
+    for first, second in sorted({place for places in blocks.values() for place in places}):
+        for block, (numbers, read) in enumerate(blocks.items()):
+            if (first, second) in read:
+                weight = len(halves) // 2
+                found.append(
+                    WindowProduct(first=first, second=second, block=block, count=len(numbers), weight=weight)
+                )  # fmt: skip
+                halves += [
+                    PartHalf(tap=taps[number][first, second][half], group=0 if windows.paired else half,
+                             twice=first == second)
+                    for half in range(2) for number in numbers
+                ]  # fmt: skip
+    return WindowPlan(blocks=tuple(blocks), products=tuple(found), halves=tuple(halves))
+
+
+def _atoms_of(windows: Windows, part: ConvPart) -> dict[tuple[int, int], tuple[int, int]]:
+    """Of the ATOMs of a phase where both halves begin, and the tap of w of each."""
+    own = sorted((windows.shift(window), tap) for tap, window in part.taps)
+    if not windows.paired:
+        return {(shift, shift + windows.held): (tap, tap) for shift, tap in own}
+    pairs = zip(own[::2], own[1::2] + own[-1:], strict=False)
+    return {(one[0], two[0]): (one[1], two[1]) for one, two in pairs}
