@@ -23,6 +23,7 @@ from tilewright.kernels.cuda.conv import epilogue, gather, window
 from tilewright.kernels.cuda.conv import prepare as preparing
 from tilewright.kernels.cuda.conv.fused import ConvSpec, FusedConv, _Launched
 from tilewright.kernels.cuda.conv.phases import MERGED, ConvPhase, phases
+from tilewright.kernels.cuda.conv.implicit import row_of
 from tilewright.kernels.cuda.conv.prepare import Prepare
 from tilewright.kernels.cuda.conv.shape import GROUP, ConvShape
 from tilewright.kernels.cuda.conv.tiles import DEFAULTS, channel_of, make_point, make_points
@@ -356,6 +357,14 @@ def test_outputs_of_neighbouring_phases_leave_as_vectors(taps: int, stride: int,
 def test_phases_that_can_not_be_merged_so_are_refused(how: Any, knobs: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         make_points(shape_of((4, 64, 20, 20), (64, 64, 3, 3), **how), DEFAULTS | {"kernel": "window"} | knobs)
+
+
+def test_pairs_of_pixels_lie_where_a_thread_of_wgmma_has_its_two_rows() -> None:
+    rows = {row_of(pixel): pixel for pixel in range(256)}
+    assert sorted(rows) == list(range(256))
+    for row in range(256):
+        half, lane = row % 16 // 8, row % 8 * 4  # of a warp's 16 rows a thread has lane // 4 and 8 behind it
+        assert rows[row] == row // 16 * 16 + lane // 4 * 2 + half
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """From sums in registers to an output: a row of the product is a pixel. Of (n, g, co, o) threads that are neighbours
 along rows write neighbours in memory; of (n, o, g, co) a thread has up to 8 neighbouring channels, which it reads and
 writes by 16 bytes, and four threads have four times as many. Of several phases a thread has the same pixel's, which are
-neighbours along the last dimension; of (n, g, co, o) they leave as one vector."""
+neighbours along the last dimension; of (n, g, co, o) they leave as one vector. So do pairs of pixels, where a thread
+has those: what is read for a channel is then read once for both."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ class ConvEpilogue:
     `dtypes`, a tuple where those are several. `walks`: of each operand the strides along (n, g, co, three spatial
     dimensions), 0 where it is broadcast; outputs are contiguous, with channels innermost where they are
     `channels_last`. Where outputs of a phase are written, its o is `first` + o spread; of several
-    phases these are the `parts`, and no `first`."""
+    phases these are the `parts`, and no `first`. Where `gather` writes lines of an even length, a thread's two rows are
+    pixels 2i and 2i + 1 (`pairs`): they stand for phases."""
 
     def __init__(
         self, shape: ConvShape, point: ConvPoint, dtypes: Sequence[str], *, function: Function | None = None,
@@ -46,6 +48,8 @@ class ConvEpilogue:
     ) -> None:  # fmt: skip
         self.shape, self.dtypes, self.function, self.columns = shape, tuple(dtypes), function, point.columns
         self.parts = parts
+        alone = point.kernel == "gather" and not channels_last and shape.spread == (1, 1, 1)
+        self.pairs = alone and shape.out[2] % 2 == 0
         self.names = tuple(name for name, _, _ in operands)
         unknown = set(reads(function)) - {"product", *self.names}
         if unknown:
@@ -58,7 +62,7 @@ class ConvEpilogue:
         self.run = run_of(point.columns, channels_last=channels_last)
         self.along = _CHANNEL if channels_last else _LAST
         self.loose = False  # whether pairs of phases begin anywhere, and some are without a second
-        self.vectors = self._vectors() if parts else {first: (0,)}
+        self.vectors = self._vectors() if parts else {first: (0, 1) if self.pairs else (0,)}
         # Neighbours that one access takes: phases, or channels, a divisor of them, so that all or none lie behind the
         # last.
         self.piece = len(next(iter(self.vectors.values())))

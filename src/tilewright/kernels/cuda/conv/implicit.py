@@ -31,6 +31,12 @@ LINE = 128  # bytes of a row of a stage
 AT_ONCE = 4  # groups that a thread reads before it writes them
 
 
+def row_of(pixel: Any) -> Any:
+    """Where a pixel lies in a tile of pairs: wgmma gives a thread the rows i and i + 8 of every 16, its pixels 2i and
+    2i + 1."""
+    return pixel // 16 * 16 + pixel % 2 * 8 + pixel % 16 // 2
+
+
 class ImplicitConv(ConvKernel):
     """See the module's docstring."""
 
@@ -66,8 +72,9 @@ class ImplicitConv(ConvKernel):
 
     def _state(self, x: Any, highest: Any, tile: tuple[Any, Any], thread: Any) -> tuple[Any, ...]:
         """Of this thread in a tile, which begins at a pixel and has a group."""
-        row, part = thread % self.point.pixels, thread // self.point.pixels
-        at = self.gather.pixel(tile[0] + row)
+        pixel, part = thread % self.point.pixels, thread // self.point.pixels
+        row = row_of(pixel) if self.finish.pairs else pixel
+        at = self.gather.pixel(tile[0] + pixel)
         scale = power_of_two(scale_exponent(highest[at[0]])) if self.scaled else None
         return row, part, (self.gather.origin(x, at, tile[1]), self.gather.bits(at)), scale
 

@@ -243,11 +243,12 @@ class ConvKernel:
         tile = work % self.tiles
         column = tile % p.tiles * p.columns + lane % 4 * self.finish.run
         for part, totals in enumerate(sums):
-            for r in range(2):
-                number = work // self.tiles * p.pixels + part * 128 + group * 64 + warp * 16 + lane // 4 + 8 * r
+            for r in range(1 if self.finish.pairs else 2):
+                row = lane // 4 * 2 if self.finish.pairs else lane // 4 + 8 * r
+                number = work // self.tiles * p.pixels + part * 128 + group * 64 + warp * 16 + row
                 at, inside = self._output(number)
                 inverse = power_of_two(-scale_exponent(scales[0][at[0]])) if self.scaled else None
-                own = partial(self.sums.one, totals, r)
+                own = partial(self.sums.pixel, totals) if self.finish.pairs else partial(self.sums.one, totals, r)
                 body = partial(
                     self.finish.row, own, (at, tile // p.tiles, column), (inverse, scales[1]), outs, operands,
                     p.columns * p.tiles > s.columns,

@@ -33,3 +33,7 @@ class Sums:
                 eight = own.index(phase) * (self.columns // 8) + number // 2
                 return total[((number % 2, r, eight), 0, 0)]
         return Float32(0.0)
+
+    def pixel(self, totals: list[Any], pixel: int, number: int) -> Any:
+        """The sum of the first or second of a pair of pixels, by its number."""
+        return self.one(totals, pixel, 0, number)
