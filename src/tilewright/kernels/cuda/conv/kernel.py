@@ -62,7 +62,6 @@ class ConvKernel:
 
     rows: int  # of the product
     steps: int  # stages of a tile
-    unrolled = False  # whether the number of a step is a constant of the code
     tail = 0  # ATOMs of the last step, where it is shorter than the others
     abreast: int  # warpgroups that a wgmma of the tile is cut into
 
@@ -105,19 +104,7 @@ class ConvKernel:
             while work < self.all_work:
                 tile = work % self.tiles
                 state = self._state(x, highest, (work // self.tiles * p.pixels, tile // p.tiles), thread)
-                fill = partial(self._fill, barriers, s_a, state)
-                fetch = partial(self._fetch, barriers, packed, s_b, tile, thread)
-                if cutlass.const_expr(self.unrolled):
-                    for number in cutlass.range_constexpr(self.steps):
-                        fetch(number, turn + number)
-                        fill(number, turn + number)
-                else:
-                    for step in cutlass.range(self.steps - (self.tail > 0), unroll=1):
-                        fetch(step, turn + step)
-                        fill(step, turn + step)
-                    if cutlass.const_expr(self.tail > 0):
-                        fetch(self.steps - 1, turn + (self.steps - 1))
-                        fill(self.steps - 1, turn + (self.steps - 1), last=True)
+                self._fill_all(barriers, s_a, state, partial(self._fetch, barriers, packed, s_b, tile, thread), turn)
                 turn += self.steps
                 work += stride
         else:
@@ -151,7 +138,7 @@ class ConvKernel:
     _memory: Callable[..., tuple[Any, Any]]  # both in shared memory
     _fragments: Callable[..., tuple[Any, Any]]  # as wgmma reads both
     _state: Callable[..., Any]  # of a thread that gathers, in a tile
-    _fill: Callable[..., None]  # gathers a step's part of it
+    _fill_all: Callable[..., None]  # gathers all steps of it, from a turn on, each with what `fetch` does of it
     _chain: Callable[..., None]  # the wgmma of a step for a part of the rows
     _output: Callable[..., tuple[Any, Any]]  # the pixel of a row, and whether it is an output's
 

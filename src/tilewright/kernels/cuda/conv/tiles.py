@@ -25,6 +25,7 @@ CONSUMERS = 256  # threads that multiply: two warpgroups
 _MOST_COLUMNS = 256
 _MOST_BESIDE_MANY = 192  # columns where 256 threads gather: ptxas gives a wgmma no more registers
 _MOST_SUMS = 128  # fp32 sums of a thread
+_FEW_COLUMNS = 128  # of 128 pixels and one plane: whoever multiplies does with fewer registers, and gathering has more
 _MOST_OF_PHASES = 144  # with those of a wgmma that is added to them, beside 128 threads that gather
 _MOST_PLACES = (1 << 31) - (1 << 16)  # of 32 bits, behind the last tile, too
 _MOST_APART = 1 << 14  # CHUNKs between the halves of an ATOM, in a descriptor
@@ -79,7 +80,8 @@ class ConvPoint:
     def registers(self) -> tuple[int, int]:
         """Of a thread that gathers, and of one that multiplies. Together they are what the CTA has when it starts, 128
         a thread or, of 384, 168: a warpgroup that asks for more than others have given back waits for ever."""
-        return (88, 168) if self.producers == 256 else (104, 200)
+        few = self.kernel == "gather" and self.parts * self.columns * self.planes <= _FEW_COLUMNS
+        return ((104, 152) if few else (88, 168)) if self.producers == 256 else (104, 200)
 
     @property
     def staged_bytes(self) -> int:

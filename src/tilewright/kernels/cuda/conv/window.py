@@ -20,7 +20,7 @@ import cutlass
 from cutlass import Int32, Int64, cute
 from cutlass.cute.nvgpu import warpgroup
 
-from ..common.control import when
+from ..common.control import loop, when
 from ..common.math import both
 from ..gemm.epilogue.epilogue import power_of_two
 from .gather import in_one_piece, read_channels
@@ -118,6 +118,13 @@ class WindowConv(ConvKernel):
             scale = power_of_two(scale_exponent(highest[at[0]])) if self.scaled else None
             found.append((number, x.iterator.toint() + address * self.item, test, scale))
         return found
+
+    def _fill_all(self, barriers: Any, s_a: Any, state: list[tuple[Any, ...]], fetch: Any, turn: Any) -> None:
+        def one(step: Any) -> None:
+            fetch(step, turn + step)
+            self._fill(barriers, s_a, state, step, turn + step)
+
+        loop(Int32(0), Int32(self.steps), one)
 
     def _fill(self, barriers: Any, s_a: Any, state: list[tuple[Any, ...]], step: Any, turn: Any) -> None:
         """A block of channels at this thread's places."""
