@@ -30,8 +30,8 @@ Step = tuple[int, int, int, int]  # code, jump where true, jump where false, con
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """System calls of an architecture. `affinity`, `of_pid`: the process is the first argument. `of_kind`: what kind of number
-    names whom is the first (with the value for a process), the number the second."""
+    """System calls of an architecture. `affinity`, `of_pid`: the process is the first argument. `of_kind`: what kind of
+    number names whom is the first (with the value for a process), the number the second."""
 
     audit: int
     seccomp: int
