@@ -19,6 +19,7 @@ from ..kernels.store import anonymous
 from .children import LIMIT_S, shared_out
 
 _SHARE = 0.8  # of a run's time, until which what is to be judged may be compiled
+_LEAST_S = 10.0  # what is not compiled then is compiled by the cell, one after another, while it holds the device
 
 
 class Objects:
@@ -85,7 +86,8 @@ def compiled_ahead(
         known = objects if objects is not None else Objects()
         texts = {f.path: f.text for f in candidate.files}
         if missing := known.lacking(texts, fused, folder):
-            _compile_in_cute(candidate, missing, folder, jobs, device, known, time.limit_s(LIMIT_S, share=_SHARE))
+            limit_s = time.limit_s(LIMIT_S, share=_SHARE, least_s=_LEAST_S)
+            _compile_in_cute(candidate, missing, folder, jobs, device, known, limit_s)
         return tuple(dict.fromkeys(path for choice in fused for path in known.of(texts, choice, folder)))
     return ()
 
