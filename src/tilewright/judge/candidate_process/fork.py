@@ -28,7 +28,6 @@ import torch._dynamo  # tracing would import it, for seconds in each cell; _indu
 from ..wire import calls as wire
 from ..wire.channel import Channel
 from . import channel_thread as porter
-from .branch import branched, run
 from .confine import Confinement, adopt_orphans, close_memory, confine
 from .load import installed_paths
 from .module_stash import hiding_place, put_away
@@ -64,6 +63,8 @@ def forked(control: socket.socket) -> tuple[socket.socket, int]:
                 control.close()
                 if asked["kind"] == "start":
                     return _become(asked, *descriptors), server
+                from .branch import branched, run  # no candidate's cell needs it
+
                 if asked["kind"] == "run":
                     run(asked, *descriptors)
                 (control, spoilt), server = branched(asked, *descriptors), os.getpid()
