@@ -30,20 +30,19 @@ Step = tuple[int, int, int, int]  # code, jump where true, jump where false, con
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """System calls of an architecture. `affinity`, `of_pid`: the process is the first argument. `of_kind`: what kind of
-    number names whom is the first (with the value for a process), the number the second."""
+    """System calls of an architecture. `of_pid`: the process is the first argument; the first sets its processors.
+    `of_kind`: what kind of number names whom is the first (with the value for a process), the number the second."""
 
     audit: int
     seccomp: int
-    affinity: int
     of_pid: tuple[int, ...]
     of_kind: tuple[tuple[int, int], ...]
     prlimit: int
 
 
-_NUMBERS = {  # sched_setaffinity; sched_setparam, _setscheduler, _setattr; setpriority, ioprio_set; prlimit64
-    "x86_64": Numbers(0xC000003E, 317, 203, (142, 144, 314), ((141, _PRIO_PROCESS), (251, _IOPRIO_WHO_PROCESS)), 302),
-    "aarch64": Numbers(0xC00000B7, 277, 122, (118, 119, 274), ((140, _PRIO_PROCESS), (30, _IOPRIO_WHO_PROCESS)), 261),
+_NUMBERS = {  # sched_setaffinity, _setparam, _setscheduler, _setattr; setpriority, ioprio_set; prlimit64
+    "x86_64": Numbers(0xC000003E, 317, (203, 142, 144, 314), ((141, _PRIO_PROCESS), (251, _IOPRIO_WHO_PROCESS)), 302),
+    "aarch64": Numbers(0xC00000B7, 277, (122, 118, 119, 274), ((140, _PRIO_PROCESS), (30, _IOPRIO_WHO_PROCESS)), 261),
 }
 
 
@@ -68,9 +67,8 @@ def _program(numbers: Numbers, own: int) -> list[Step]:
         _word(_ARCHITECTURE), (_IF_EQUAL, 1, 0, numbers.audit), (_RETURN, 0, 0, _UNKNOWN),
         _word(_NUMBER), (_IF_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _UNKNOWN),
     ]  # fmt: skip
-    steps += _where(numbers.affinity, _only(0, own, then=_PASS_OVER))
     for number in numbers.of_pid:
-        steps += _where(number, _only(0, own))
+        steps += _where(number, _only(0, own, then=_PASS_OVER if number == numbers.of_pid[0] else _ALLOW))
     for number, kind in numbers.of_kind:
         steps += _where(number, [_argument(0), (_IF_EQUAL, 1, 0, kind), (_RETURN, 0, 0, _REFUSE), *_only(1, own)])
     asks = [_argument(2), (_IF_EQUAL, 0, 3, 0), _argument(2, high=True), (_IF_EQUAL, 0, 1, 0), (_RETURN, 0, 0, _ALLOW)]
