@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from ..edges.sandbox.forkserver import left_aside
 from ..edges.sandbox.processes import started
 from ..facts.errors import HarnessError, UserError
 from ..facts.problem import Problem, Target
@@ -57,6 +58,8 @@ class Cells:
             if pid.isdigit() and str(started(int(pid))) != since:
                 shutil.rmtree(folder, ignore_errors=True)
         self._reference = self._start("reference", isolate=False)
+        for why in left_aside():
+            self._say(f"packages are imported by each process anew, and not before it is forked: {why}")
         return self._reference
 
     def close(self) -> None:

@@ -99,6 +99,7 @@ def test_a_branch_is_left_aside_whose_children_could_not_run_on_it(
     assert isinstance(tried, Branch) and isinstance(trunk, Trunk)
     assert why in tried.spoilt and bool(why) == bool(tried.spoilt)
     assert server is (trunk if why else tried)
+    assert (tried.spoilt in forkserver.left_aside()) == bool(why)
     assert server_for(environment, imports=(name,)) is server, "it is tried once"
 
 

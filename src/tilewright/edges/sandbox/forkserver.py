@@ -35,6 +35,7 @@ _POLL_S = 0.005
 _ROUNDS = 50
 _MOST_BYTES = 1 << 10  # of an answer
 _TAIL_BYTES = 4000
+_NO_THREADS = {"OPENBLAS_NUM_THREADS": "1"}  # SciPy's library starts as many as there are processors where it is loaded
 
 
 class ForkServer(ABC):
@@ -162,7 +163,7 @@ class Branch(ForkServer):
         self._home = tempfile.TemporaryDirectory(prefix="tilewright-branch-")
         asked = {
             "kind": "branch", "imports": list(imports), "folder": str(folder or ""),
-            "environment": cell_environment(Path(self._home.name), environment),
+            "environment": cell_environment(Path(self._home.name), environment) | _NO_THREADS,
         }  # fmt: skip
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -248,6 +249,12 @@ def compile_server() -> ForkServer:
     """This process's server for compilers of kernels, which has imported the DSL where that is installed."""
     environment = common_environment(threads=0, outer=os.environ, device="cuda")
     return _branch(_trunk(environment), environment, _COMPILER)
+
+
+def left_aside() -> tuple[str, ...]:
+    """Why branches of this process are of no use: what they have imported, others import again."""
+    branches = [server for server in list(_servers.values()) if isinstance(server, Branch)]
+    return tuple(found for branch in branches if (found := vars(branch).get("spoilt")))
 
 
 def _trunk(environment: Mapping[str, str]) -> ForkServer:
