@@ -41,6 +41,9 @@ def packages(tmp_path: Path) -> dict[str, str]:
     (installed / "athome.py").write_text(AT_HOME)
     (installed / "threaded.py").write_text(WITH_A_THREAD)
     (installed / "compiling.py").write_text("import torch._inductor.codecache\n")
+    for place in (installed / "spaced", installed / "shared", own / "shared"):
+        place.mkdir()
+        (place / "inner.py").touch()
     (own / "mine.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     return dict(os.environ) | {"PYTHONPATH": os.pathsep.join(map(str, (installed, own)))}
 
@@ -70,12 +73,12 @@ def test_a_cell_has_imported_what_is_installed_and_nothing_of_the_users(
 ) -> None:
     there = f"""
         import os, sys
-        assert "mine" not in sys.modules and "nowhere" not in sys.modules
+        assert not {{"mine", "nowhere", "shared.inner"}} & set(sys.modules) and "spaced.inner" in sys.modules
         assert sys.modules["athome"].HOME not in ({str(Path.home())!r}, os.environ["HOME"])
         """
-    _load(tmp_path, packages, ("athome", "mine", "nowhere.at.all"), there)
+    _load(tmp_path, packages, ("athome", "mine", "nowhere.at.all", "spaced.inner", "shared.inner"), there)
     assert not (tmp_path / "ran").exists()
-    with pytest.raises(CellFault, match="KeyError"):
+    with pytest.raises(CellFault, match="AssertionError"):
         _load(tmp_path, packages, (), there)
 
 

@@ -82,8 +82,11 @@ def _enter(asked: Mapping[str, Any]) -> None:
 
 def _may_be_imported(name: str, folder: str) -> bool:
     found = importlib.util.find_spec(name.partition(".")[0])
+    if found is None:
+        return False
     places = (*installed_paths(), f"{_PACKAGE}{os.sep}", *([folder + os.sep] if folder else []))
-    return found is not None and str(found.origin).startswith(places)
+    files = [found.origin] if found.origin else list(found.submodule_search_locations or ())  # of a namespace package
+    return bool(files) and all(file.startswith(places) for file in files)
 
 
 def _threads() -> int:
