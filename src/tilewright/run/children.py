@@ -1,5 +1,5 @@
-"""Compilation in child processes, forked of one that has imported the DSL and the skeletons: a job each, the next one
-as soon as a processor is free for it."""
+"""Compilation in child processes, forked of one that has imported the DSL and the skeletons: a job each, or some of
+many, the next ones as soon as a processor is free for them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import select
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,17 +26,19 @@ LIMIT_S = 240.0
 _OURS = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TILEWRIGHT_NO_KERNEL_CACHE")  # what a child has that a cell has not
 _POLL_S = 0.1
 _PIECE_BYTES = 1 << 16
+_SHARES = 4  # of what is left, that each worker has before it
 
 
 def shared_out(
     module: str, asked: Mapping[str, Any], tasks: Sequence[Any], *, folder: Path, jobs: int, limit_s: float = LIMIT_S,
     imports: Sequence[str] = (),
 ) -> list[str]:  # fmt: skip
-    """The line that a child says of each of the tasks, in their order; "" for one that was not done within `limit_s`.
+    """The line that a child says of each of the tasks, in their order; "" for one that was not done within `limit_s`,
+    or in which its child died.
 
-    A child runs the module in `folder`, which is on its path; it gets `asked` and its one of `jobs` as JSON. The tasks
-    begin in their order. At most `jobs` of them run; of all runs' together no more than have a permit. `imports`:
-    modules of ours in `folder`, which are imported once for all children."""
+    A child runs the module in `folder`, which is on its path; it gets `asked` and its `jobs` as JSON. The tasks begin
+    in their order, of many several in one child, one after another. At most `jobs` children run; of all runs' together
+    no more than have a permit. `imports`: modules of ours in `folder`, which are imported once for all children."""
     allowed = most(threads())
     count = max(1, min(jobs, allowed or jobs, len(tasks)))
     # As in a cell: what else steers a compiler would make another kernel than the one that a cell asks for.
@@ -44,7 +47,7 @@ def shared_out(
     branch = Branch(compile_server(), environment=environment, imports=imports, folder=folder)
     work = _Work(
         server=branch, module=module, asked=asked, folder=folder, environment=environment,
-        ends_at_s=time.monotonic() + limit_s, tasks=iter(enumerate(tasks)), said=[""] * len(tasks),
+        ends_at_s=time.monotonic() + limit_s, left=deque(enumerate(tasks)), workers=count, said=[""] * len(tasks),
     )  # fmt: skip
     try:
         with ThreadPoolExecutor(count) as pool:
@@ -63,7 +66,7 @@ def shared_out(
 
 @dataclass(kw_only=True)
 class _Work:
-    """Tasks that threads take one after another; `said`: what came of each."""
+    """Tasks that `workers` threads take, `left` those that none has taken; `said`: what came of each."""
 
     server: ForkServer
     module: str
@@ -71,28 +74,35 @@ class _Work:
     folder: Path
     environment: Mapping[str, str]
     ends_at_s: float
-    tasks: Iterator[tuple[int, Any]]
+    left: deque[tuple[int, Any]]
+    workers: int
     said: list[str]
     over: threading.Event = field(default_factory=threading.Event)
     taking: threading.Lock = field(default_factory=threading.Lock)
 
     def go_on(self, allowed: int) -> None:
         with permit(allowed):
-            while not self._must_end():
-                with self.taking:
-                    place, task = next(self.tasks, (-1, None))
-                if place < 0:
-                    return
-                self.said[place] = self._answer(task)
+            while not self._must_end() and (taken := self._taken()):
+                lines = self._answers([task for _, task in taken])
+                for (place, _), line in zip(taken, lines, strict=False):
+                    self.said[place] = line
+                with self.taking:  # what a child had before it that died in a task
+                    self.left.extendleft(reversed(taken[len(lines) + 1 :]))
+
+    def _taken(self) -> list[tuple[int, Any]]:
+        """One; while there are many, as many as keep all busy until the last."""
+        with self.taking:
+            count = min(len(self.left), max(1, len(self.left) // (_SHARES * self.workers)))
+            return [self.left.popleft() for _ in range(count)]
 
     def _must_end(self) -> bool:
         return self.over.is_set() or ending() or time.monotonic() > self.ends_at_s
 
-    def _answer(self, task: Any) -> str:
-        """The line that a child of its own says of the task; "" where it says none in time."""
+    def _answers(self, tasks: list[Any]) -> list[str]:
+        """The lines that a child of its own says of the tasks, as far as it comes in time."""
         reading, writing = os.pipe()
         with tempfile.TemporaryFile() as given, open(reading, "rb", buffering=0) as output:
-            given.write(json.dumps({**self.asked, "jobs": [task]}).encode())
+            given.write(json.dumps({**self.asked, "jobs": tasks}).encode())
             given.seek(0)
             with open(writing, "wb") as end:
                 child = self.server.run(self.module, self.folder, self.environment, given.fileno(), end.fileno())
@@ -106,5 +116,4 @@ class _Work:
                         said += piece
             finally:
                 child.kill()
-        line, ended, _ = said.partition(b"\n")
-        return line.decode(errors="replace") if ended else ""
+        return said[: said.rfind(b"\n") + 1].decode(errors="replace").splitlines()

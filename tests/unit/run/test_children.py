@@ -50,6 +50,13 @@ def test_one_that_dies_takes_no_other_along_and_all_begin_in_their_order(folder:
     assert [job for job, _ in _begun(folder)] == ["1.0", "-1", "0", "0.5"], "the second one's place is taken at once"
 
 
+def test_of_many_a_child_does_several_and_what_one_left_that_died_is_done(folder: Path) -> None:
+    said = shared_out("child", {}, [0, 0, -1, *[0] * 29], folder=folder, jobs=1)
+    assert said == ["[0, true]", "[0, true]", "", *["[0, true]"] * 29]
+    begun = _begun(folder)
+    assert len(begun) == 32 and len({pid for _, pid in begun}) < 16
+
+
 def test_what_is_named_is_imported_once_for_all(folder: Path) -> None:
     said = shared_out("child", {}, [0, 0], folder=folder, jobs=2, imports=["shared", "nowhere"])
     assert said == ["[0, false]", "[0, false]"]
