@@ -116,9 +116,9 @@ def optimize(
     chosen = _chosen(target)
     packages = None if env else packages_of(module)
     start_ahead(threads() if chosen == "cpu" else 0, chosen, packages)  # cells' servers import torch meanwhile
-    if chosen == "cuda":
-        Thread(target=_imported, args=("cutlass.cute",), daemon=True).start()  # which the result's kernels import
     trees, folder = trees_of(module, examples), _folder(out)
+    if chosen == "cuda":  # what the result's kernels import, beside nothing that keeps this process busy
+        Thread(target=_imported, args=("cutlass.cute",), daemon=True).start()
     places = Places(out=folder, cache=config.cache_dir())
     budget_s = config.seconds(budget, "budget")
     timed = config.timed(timing, compiled=compiled, of="timing", modes_of="compiled")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from tilewright.edges.sandbox.processes import descendants
 from tilewright.judge.candidate_process import branch
 from tilewright.judge.client import Cell, CellFault, CellPlan
 from tilewright.judge.wire import messages as wire
+from waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -123,6 +125,17 @@ def test_branches_end_with_their_trunk(packages: dict[str, str]) -> None:
     for server in (inner, outer, trunk):
         server.close()
     assert not any(Path(f"/proc/{pid}").exists() for pid in below) and not any(map(Path.exists, homes))
+
+
+def test_what_has_died_is_started_anew_with_its_branches(packages: dict[str, str]) -> None:
+    environment = common_environment(threads=1, outer=packages)
+    known = len(forkserver._servers)
+    first = server_for(environment, imports=("athome",))
+    os.kill(next(iter(list(forkserver._servers.values())[known:]))._process.pid, signal.SIGKILL)
+    wait_until(lambda: not first.alive)
+    second = server_for(environment, imports=("athome",))
+    assert second is not first and second.alive and len(forkserver._servers) == known + 2
+    assert not Path(f"/proc/{first._process.pid}").exists()
 
 
 def test_a_module_is_run_as_a_process_of_its_own(tmp_path: Path, packages: dict[str, str]) -> None:

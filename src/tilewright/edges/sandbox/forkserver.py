@@ -279,13 +279,12 @@ def _key(kind: object, environment: Mapping[str, str], parent: int = 0) -> Key:
 
 
 def _living(key: Key, start: Callable[[], ForkServer]) -> ForkServer:
-    found = _servers.get(key)
-    if found is not None and not found.alive:
-        _servers.pop(key).close()
-        found = None
-    if found is None:
-        found = _servers[key] = start()
-    return found
+    for old, server in reversed(list(_servers.items())):  # what has died goes, with the branches that it had
+        if old[0] == os.getpid() and not server.alive:
+            _servers.pop(old).close()
+    if key not in _servers:
+        _servers[key] = start()
+    return _servers[key]
 
 
 def start_ahead(threads: int, device: str, imports: Sequence[str] | None = None) -> None:
