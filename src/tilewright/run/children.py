@@ -112,6 +112,7 @@ class _Work:
                     if select.select([output], [], [], _POLL_S)[0]:
                         piece = output.read(_PIECE_BYTES)
                         if not piece:
+                            child.end()
                             break
                         said += piece
             finally:
