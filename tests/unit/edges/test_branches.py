@@ -108,10 +108,12 @@ def test_a_branch_is_left_aside_whose_children_could_not_run_on_it(
     assert server_for(environment, imports=(name,)) is server, "it is tried once"
 
 
-def test_an_open_gpu_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not branch._holds_a_gpu()
-    monkeypatch.setattr(os, "readlink", lambda path: "/dev/nvidia0" if path.endswith("/1") else "/dev/null")
-    assert branch._holds_a_gpu()
+def test_it_is_seen_that_cuda_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = "/dev/nvidia0"
+    monkeypatch.setattr(os, "readlink", lambda path: device if path.endswith("/1") else "/dev/null")
+    assert not branch._has_started_cuda(), "devices were counted"
+    device = "/dev/nvidia-uvm"
+    assert branch._has_started_cuda()
 
 
 def test_branches_end_with_their_trunk(packages: dict[str, str]) -> None:

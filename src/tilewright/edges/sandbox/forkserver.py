@@ -35,7 +35,10 @@ _POLL_S = 0.005
 _ROUNDS = 50
 _MOST_BYTES = 1 << 10  # of an answer
 _TAIL_BYTES = 4000
-_NO_THREADS = {"OPENBLAS_NUM_THREADS": "1"}  # SciPy's library starts as many as there are processors where it is loaded
+_IMPORTING = {
+    "OPENBLAS_NUM_THREADS": "1",  # SciPy's library starts as many threads as there are processors where it is loaded
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # packages ask for GPUs: the driver's other library is asked, and forks work
+}
 
 
 class ForkServer(ABC):
@@ -163,7 +166,7 @@ class Branch(ForkServer):
         self._home = tempfile.TemporaryDirectory(prefix="tilewright-branch-")
         asked = {
             "kind": "branch", "imports": list(imports), "folder": str(folder or ""),
-            "environment": cell_environment(Path(self._home.name), environment) | _NO_THREADS,
+            "environment": cell_environment(Path(self._home.name), environment) | _IMPORTING,
         }  # fmt: skip
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:

@@ -42,8 +42,8 @@ def branched(asked: Mapping[str, Any], control: int) -> tuple[socket.socket, str
     spoilt = ""
     if _threads() > threads:
         spoilt = "it has started threads, which a fork does not take along"
-    elif _holds_a_gpu():
-        spoilt = "it has opened a GPU, which a fork can't use"
+    elif _has_started_cuda():
+        spoilt = "it has started CUDA, which a fork can't use"
     elif not kept and _KEEPS_FOLDERS in sys.modules:
         spoilt = "torch's compiler was imported, which keeps the folders that it finds then"
     gc.collect()
@@ -93,9 +93,11 @@ def _threads() -> int:
     return len(os.listdir("/proc/self/task"))
 
 
-def _holds_a_gpu() -> bool:
+def _has_started_cuda() -> bool:
+    """Whether the driver's device for unified memory is open: it is from cuInit on. What only counts devices opens
+    others, and disturbs no fork."""
     for descriptor in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # that of the listing itself is closed
-            if os.readlink(f"/proc/self/fd/{descriptor}").startswith("/dev/nvidia"):
+            if os.readlink(f"/proc/self/fd/{descriptor}").startswith("/dev/nvidia-uvm"):
                 return True
     return False
