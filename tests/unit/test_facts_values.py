@@ -199,3 +199,12 @@ def test_shape_class_forgets_names_and_keeps_shapes_and_operations() -> None:
 def test_errors_have_one_base_and_two_kinds() -> None:
     assert issubclass(UserError, TilewrightError) and issubclass(HarnessError, TilewrightError)
     assert not issubclass(UserError, HarnessError)
+
+
+def test_a_problem_tells_which_packages_its_file_imports() -> None:
+    source = "import os, numpy.linalg as la\nimport torch.nn as nn\nfrom pkg.sub import x\nfrom . import beside\n"
+    source += "def f():\n    import hidden\n"
+    problem = Problem(name="p", path="/a/p.py", source=source, target="cpu")
+    assert problem.imports == ("numpy.linalg", "pkg.sub")
+    assert replace(problem, environment=(("A", "1"),)).imports == (), "a variable may steer an import"
+    assert replace(problem, source="def f(:").imports == ()

@@ -26,7 +26,7 @@ from ..run.optimize import begun, judge_given, new_run, resume, sanitized_by_def
 from ..run.optimize import optimize as run
 from ..run.places import Places
 from . import config
-from .capture import is_same, write_examples, write_problem
+from .capture import is_same, packages_of, write_examples, write_problem
 from .deliver import delivered
 from .examples import ExampleCall, examples_of, module_of
 from .exports import exported
@@ -114,10 +114,11 @@ def optimize(
     say = say or progress(not sys.stderr.isatty())
     module, examples = module_of(module), examples_of(example_inputs, kwargs)
     chosen = _chosen(target)
-    start_ahead(threads() if chosen == "cpu" else 0, chosen)  # cells' server imports torch meanwhile
-    if chosen == "cuda":
-        Thread(target=_imported, args=("cutlass.cute",), daemon=True).start()  # which the result's kernels import
+    packages = None if env else packages_of(module)
+    start_ahead(threads() if chosen == "cpu" else 0, chosen, packages)  # cells' servers import torch meanwhile
     trees, folder = trees_of(module, examples), _folder(out)
+    if chosen == "cuda":  # what the result's kernels import, beside nothing that keeps this process busy
+        Thread(target=_imported, args=("cutlass.cute",), daemon=True).start()
     places = Places(out=folder, cache=config.cache_dir())
     budget_s = config.seconds(budget, "budget")
     timed = config.timed(timing, compiled=compiled, of="timing", modes_of="compiled")

@@ -45,7 +45,7 @@ import pickle
 from pathlib import Path
 {any}
 import torch
-
+{imports}
 STRUCTURE = """
 {structure}
 """
@@ -245,9 +245,18 @@ def write_examples(module: nn.Module, examples: Sequence[ExampleCall], trees: Tr
     written = _written(examples, trees)
     extra["written"] = f"\nWRITTEN = {written!r}  # arguments that forward writes to" if written else ""
     extra["buffers"] = _BUFFERS if written else ""
+    extra["imports"] = "".join(f"import {name}\n" for name in packages_of(module))
     made = _TEMPLATE.format(structure=text, inputs=repr(inputs), cases=repr(cases), **extra)
     path.write_text(made, encoding="utf-8")
     return path
+
+
+def packages_of(module: nn.Module) -> tuple[str, ...]:
+    """The modules of installed packages that define what a live module is made of, but for torch's: its problem file
+    imports them."""
+    installed, homes = installed_paths(), {kind.__module__ for kind in map(type, module.modules())}
+    files = {name: getattr(sys.modules.get(name), "__file__", None) or "" for name in homes}
+    return tuple(sorted(n for n, f in files.items() if f.startswith(installed) and n.partition(".")[0] != "torch"))
 
 
 def _node(kind: type) -> tuple[Any, Any] | None:

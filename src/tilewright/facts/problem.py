@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
+import sys
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -11,6 +13,9 @@ from .tensor import TensorSpec as TensorSpec
 Target = Literal["cuda", "cpu"]
 Precision = Literal["reference", "tf32", "bf16", "fp16"]
 Mode = Literal["inference", "training"]
+
+
+_THERE = {*sys.stdlib_module_names, "torch"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +34,18 @@ class Problem:
     mode: Mode = "inference"
     precision: Precision = "reference"
     environment: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """The modules that its file imports at the top, but for torch's and the standard library's. None where it has
+        variables of its own: they may steer an import."""
+        try:
+            body = [] if self.environment else ast.parse(self.source).body
+        except (SyntaxError, ValueError):
+            return ()
+        found = [alias.name for node in body if isinstance(node, ast.Import) for alias in node.names]
+        found += [node.module for node in body if isinstance(node, ast.ImportFrom) and node.module and not node.level]
+        return tuple(sorted({name for name in found if name.partition(".")[0] not in _THERE}))
 
     @property
     def allow_tf32(self) -> bool:

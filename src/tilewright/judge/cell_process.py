@@ -26,7 +26,7 @@ class CellPlan:
     """How to start a cell. `memory_bytes` bounds the memory of its process tree. `isolate`: all the walls that a
     candidate's cell gets (judge.candidate_process.confine), with `namespaces` those too; nothing in `hidden` can be
     read then. `matmul`: torch's fp32 matmul precision, where it is not the default. `variables` of the environment,
-    beside a cell's own."""
+    beside a cell's own. `imports`: modules that are imported before the cell is forked, where they are installed."""
 
     name: str
     device: str
@@ -38,6 +38,7 @@ class CellPlan:
     matmul: str = ""
     hidden: tuple[Path, ...] = ()
     variables: tuple[tuple[str, str], ...] = ()
+    imports: tuple[str, ...] = ()
 
 
 class CellProcess:
@@ -52,7 +53,7 @@ class CellProcess:
         common = common_environment(threads=plan.threads, outer=outer, device=plan.device)
         environment = dict(plan.variables) | cell_environment(plan.folder, common)
         with theirs, open(output, "wb") as out:
-            server = server_for(common, of_references=not plan.isolate)
+            server = server_for(common, imports=plan.imports, of_references=not plan.isolate)
             try:
                 self._process = server.start(plan.folder / "work", environment, theirs.fileno(), out.fileno())
             except HarnessError:

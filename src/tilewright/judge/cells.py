@@ -1,5 +1,6 @@
 """The cells of one Judge: the reference's, a torch.compile baseline that warms up meanwhile where processors are left
-for it, and a spare for the next candidate, which has imported torch (on a GPU the DSL, too) and nothing else."""
+for it, and a spare for the next candidate, which has imported torch, the packages that the problem's file imports, on a
+GPU the DSL, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from ..edges.sandbox.forkserver import left_aside
 from ..edges.sandbox.processes import started
 from ..facts.errors import HarnessError, UserError
 from ..facts.problem import Problem, Target
@@ -56,6 +58,8 @@ class Cells:
             if pid.isdigit() and str(started(int(pid))) != since:
                 shutil.rmtree(folder, ignore_errors=True)
         self._reference = self._start("reference", isolate=False)
+        for why in left_aside():
+            self._say(f"packages are imported by each process anew, and not before it is forked: {why}")
         return self._reference
 
     def close(self) -> None:
@@ -92,7 +96,7 @@ class Cells:
             memory_bytes=self._limits.memory_bytes or cell_memory_bytes(), threads=self._threads, isolate=isolate,
             namespaces=namespaces, matmul="" if isolate else _MATMUL.get(self._problem.precision, ""),
             hidden=(Path.home(), Path(self._problem.path).absolute(), self._workdir.parent),
-            variables=self._problem.environment,
+            variables=self._problem.environment, imports=self._problem.imports,
         )  # fmt: skip
         return Cell(plan)
 

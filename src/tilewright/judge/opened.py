@@ -6,6 +6,7 @@ import random
 import re
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -76,29 +77,29 @@ class OpenProblem:
         self._informed: Cell | None = None  # the reference's cell that knows the cases
 
     def open(self, rates: Callable[[Patience], Machine] | None) -> None:
-        """Load the problem, run and trace every case, measure the machine by `rates`, and start the baselines."""
+        """Load the problem, run and trace every case, measure the machine by `rates`, and start the baselines. A GPU is
+        measured while the problem's packages are imported, for which nobody needs it."""
         require_device(self.problem.target)
-        self.cells.open()
-        trace = self.options.trace
+        trace, on_gpu = self.options.trace, self.problem.target == "cuda"
+        with ThreadPoolExecutor(1) as pool:
+            measured = pool.submit(_measure, self, rates) if rates is not None and on_gpu else None
+            self.cells.open()
+            if on_gpu:  # a candidate's cell imports the DSL meanwhile
+                self.cells.spares.start()
+            with users_fault(self.problem):
+                self.reference.do(self.cells.load_problem(starts="tracer" * trace), limit_s=LOAD_LIMIT_S)
+        if measured is not None:
+            measured.result()
         with users_fault(self.problem):
-            self.reference.do(self.cells.load_problem(starts="tracer" * trace), limit_s=LOAD_LIMIT_S)
             self.patience.tell()
             self.cases = tuple(self._case(n, trace=trace) for n in range(len(self.problem.cases)))
         self._informed = self.reference
-        if rates is not None:  # before others of our processes work in the background
-            with self.turns.turn("measuring the machine"):
-                self.cells.spare_memory()
-                self.patience.begin()
-                self.machine = rates(self.patience)
+        if rates is not None and not on_gpu:  # before others of our processes work in the background
+            _measure(self, rates)
         if self.options.compile_baseline:
-            first, wanted = self.cases[0], self.options.compile_modes
-            self.modes = ComparedModes(self.problem, self.machine, wanted, folder=self.options.baselines)
-            self.cells.baseline.warm(
-                self.modes.due(self.say),
-                construct_seed=first.seed, inputs_seed=secret(self.rng), gradients=first.described.gradients,
-                large=is_large(first.described),
-            )  # fmt: skip
-        self.cells.spares.start()
+            _start_baselines(self)
+        if not on_gpu:
+            self.cells.spares.start()
 
     def effort(self) -> Effort:
         """How long a candidate is timed now: for less where the run's budget ends."""
@@ -172,6 +173,22 @@ class OpenProblem:
             raise kind(
                 f"the {fault.source} cell failed: {fault.reason}: {fault.summary}\n{fault.excerpt}".strip()
             ) from fault
+
+
+def _measure(opened: OpenProblem, rates: Callable[[Patience], Machine]) -> None:
+    with opened.turns.turn("measuring the machine"):
+        opened.patience.begin()
+        opened.machine = rates(opened.patience)
+
+
+def _start_baselines(opened: OpenProblem) -> None:
+    first, wanted = opened.cases[0], opened.options.compile_modes
+    opened.modes = ComparedModes(opened.problem, opened.machine, wanted, folder=opened.options.baselines)
+    opened.cells.baseline.warm(
+        opened.modes.due(opened.say),
+        construct_seed=first.seed, inputs_seed=secret(opened.rng), gradients=first.described.gradients,
+        large=is_large(first.described),
+    )  # fmt: skip
 
 
 def is_ours(fault: CellFault, cell: Cell) -> bool:

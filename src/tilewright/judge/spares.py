@@ -1,5 +1,5 @@
-"""The cells of candidates: one is always there before it is needed, and has imported torch, on a GPU the DSL, too, and
-nothing else."""
+"""The cells of candidates: one is always there before it is needed, and has imported torch, the packages that the
+problem's file imports, on a GPU the DSL, and nothing else."""
 
 from __future__ import annotations
 

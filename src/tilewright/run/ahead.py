@@ -19,6 +19,7 @@ from ..kernels.store import anonymous
 from .children import LIMIT_S, shared_out
 
 _SHARE = 0.8  # of a run's time, until which what is to be judged may be compiled
+_LEAST_S = 10.0  # what is not compiled then is compiled by the cell, one after another, while it holds the device
 
 
 class Objects:
@@ -40,6 +41,14 @@ class Objects:
         paths = tuple(folder / name for name in names)
         return paths if all(path.is_file() for path in paths) else ()
 
+    def lacking(self, texts: Mapping[str, str], wanted: Sequence[Choice], folder: Path) -> list[Choice]:
+        """Those that are to be compiled, one of each kernel, those first that a compiler takes longest for."""
+        first: dict[tuple[tuple[str, ...], Point], Choice] = {}
+        for choice in wanted:
+            if not self.of(texts, choice, folder):
+                first.setdefault((_texts_of(texts, choice.pattern), choice.point), choice)
+        return [first[key] for key in sorted(first, key=lambda key: _effort(key[0]), reverse=True)]
+
     def note(self, texts: Mapping[str, str], choice: Choice, demand: Demand | str) -> None:
         """What it takes, or why it does not compile."""
         self._demands[_texts_of(texts, choice.pattern), choice.point] = demand
@@ -52,6 +61,12 @@ class Objects:
 def _texts_of(texts: Mapping[str, str], pattern: str) -> tuple[str, ...]:
     files = (f"{pattern}.py", f"{pattern}_rows.py", f"{pattern}_sums.py")
     return tuple(anonymous(texts[file]) for file in files if file in texts)
+
+
+def _effort(texts: tuple[str, ...]) -> tuple[bool, int]:
+    """How much work a fused file is for a compiler: more where it is built of matrix instructions, then by length."""
+    whole = "".join(texts)
+    return any(f"cuda.{kind}." in whole for kind in ("gemm", "conv")), len(whole)
 
 
 def compiled_ahead(
@@ -70,8 +85,9 @@ def compiled_ahead(
     if device.target == "cuda" and (fused := [choice for choice in wanted if f"{choice.pattern}.py" in files]):
         known = objects if objects is not None else Objects()
         texts = {f.path: f.text for f in candidate.files}
-        if missing := [choice for choice in fused if not known.of(texts, choice, folder)]:
-            _compile_in_cute(candidate, missing, folder, jobs, device, known, time.limit_s(LIMIT_S, share=_SHARE))
+        if missing := known.lacking(texts, fused, folder):
+            limit_s = time.limit_s(LIMIT_S, share=_SHARE, least_s=_LEAST_S)
+            _compile_in_cute(candidate, missing, folder, jobs, device, known, limit_s)
         return tuple(dict.fromkeys(path for choice in fused for path in known.of(texts, choice, folder)))
     return ()
 
@@ -147,7 +163,10 @@ def answers_of(
             place.write_text(text, encoding="utf-8")
         (root / "build").symlink_to(folder.resolve(), target_is_directory=True)
         tasks = [[str(root / f"{choice.pattern}.py"), dict(choice.point)] for choice in wanted]
-        return shared_out(module, device.plan_facts, tasks, folder=root, jobs=jobs, limit_s=limit_s)
+        imports = list(dict.fromkeys(choice.pattern for choice in wanted))
+        return shared_out(
+            module, device.plan_facts, tasks, folder=root, jobs=jobs, limit_s=limit_s, imports=imports
+        )  # fmt: skip
 
 
 def paths_in(answer: str) -> list[str]:

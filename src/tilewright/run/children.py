@@ -1,64 +1,120 @@
-"""Compilation in child processes: jobs are shared out among as many as there are cores, and each answers in lines."""
+"""Compilation in child processes, forked of one that has imported the DSL and the skeletons: a job each, or some of
+many, the next ones as soon as a processor is free for them."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
+import select
+import tempfile
+import threading
+import time
+from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..edges.gpu.machine import threads
-from ..edges.sandbox.environment import common_environment, program
-from ..edges.sandbox.offspring import kill_offspring, run_offspring
+from ..edges.sandbox.environment import common_environment
+from ..edges.sandbox.forkserver import Branch, ForkServer, compile_server
+from ..edges.sandbox.offspring import ending
 from .permits import most, permit
 
 LIMIT_S = 240.0
 _OURS = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TILEWRIGHT_NO_KERNEL_CACHE")  # what a child has that a cell has not
+_POLL_S = 0.1
+_PIECE_BYTES = 1 << 16
+_SHARES = 4  # of what is left, that each worker has before it
 
 
 def shared_out(
-    module: str, asked: Mapping[str, Any], tasks: Sequence[Any], *, folder: Path, jobs: int, limit_s: float = LIMIT_S
-) -> list[str]:
-    """The line that a child says of each of the tasks, in their order; "" for one that it did not come to within
-    `limit_s`.
+    module: str, asked: Mapping[str, Any], tasks: Sequence[Any], *, folder: Path, jobs: int, limit_s: float = LIMIT_S,
+    imports: Sequence[str] = (),
+) -> list[str]:  # fmt: skip
+    """The line that a child says of each of the tasks, in their order; "" for one that was not done within `limit_s`,
+    or in which its child died.
 
-    A child runs the module in `folder`, which is on its path; it gets `asked` and its `jobs` as JSON. At most
-    `jobs` of them run; of all runs' together no more than have a permit."""
+    A child runs the module in `folder`, which is on its path; it gets `asked` and its `jobs` as JSON. The tasks begin
+    in their order, of many several in one child, one after another. At most `jobs` children run; of all runs' together
+    no more than have a permit. `imports`: modules of ours in `folder`, which are imported once for all children."""
     allowed = most(threads())
     count = max(1, min(jobs, allowed or jobs, len(tasks)))
-    shares = [list(tasks[i::count]) for i in range(count)]
-    with ThreadPoolExecutor(count) as pool:
-        try:
-            said = list(
-                pool.map(lambda share: _child(module, {**asked, "jobs": share}, folder, allowed, limit_s), shares)
-            )
-        except KeyboardInterrupt:  # nobody waits for them any more, and the pool would
-            pool.shutdown(wait=False, cancel_futures=True)
-            kill_offspring()
-            raise
-    found = [""] * len(tasks)
-    for i, lines in enumerate(said):
-        places = range(i, len(tasks), count)
-        for place, line in zip(places, lines, strict=False):
-            found[place] = line
-    return found
-
-
-def _child(module: str, asked: Mapping[str, Any], folder: Path, allowed: int, limit_s: float) -> list[str]:
     # As in a cell: what else steers a compiler would make another kernel than the one that a cell asks for.
     environment = common_environment(threads=0, outer=os.environ)
     environment |= {name: os.environ[name] for name in _OURS if name in os.environ}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), environment["PYTHONPATH"])))
+    branch = Branch(compile_server(), environment=environment, imports=imports, folder=folder)
+    work = _Work(
+        server=branch, module=module, asked=asked, folder=folder, environment=environment,
+        ends_at_s=time.monotonic() + limit_s, left=deque(enumerate(tasks)), workers=count, said=[""] * len(tasks),
+    )  # fmt: skip
     try:
+        with ThreadPoolExecutor(count) as pool:
+            try:
+                workers = [pool.submit(work.go_on, allowed) for _ in range(count)]
+                while wait(workers, timeout=_POLL_S).not_done:
+                    pass  # whoever interrupts this thread is heard
+            finally:
+                work.over.set()
+    finally:
+        branch.close()
+    for worker in workers:
+        worker.result()
+    return work.said
+
+
+@dataclass(kw_only=True)
+class _Work:
+    """Tasks that `workers` threads take, `left` those that none has taken; `said`: what came of each."""
+
+    server: ForkServer
+    module: str
+    asked: Mapping[str, Any]
+    folder: Path
+    environment: Mapping[str, str]
+    ends_at_s: float
+    left: deque[tuple[int, Any]]
+    workers: int
+    said: list[str]
+    over: threading.Event = field(default_factory=threading.Event)
+    taking: threading.Lock = field(default_factory=threading.Lock)
+
+    def go_on(self, allowed: int) -> None:
         with permit(allowed):
-            done = run_offspring(
-                program(module), input=json.dumps(asked), timeout_s=limit_s, cwd=folder, env=environment,
-            )  # fmt: skip
-    except subprocess.TimeoutExpired as late:  # what it has said by then counts, but for a line that it was cut in
-        said = late.output or b""
-        text = said if isinstance(said, str) else said.decode(errors="replace")
-        return text[: text.rfind("\n") + 1].splitlines()
-    return done.stdout.splitlines()
+            while not self._must_end() and (taken := self._taken()):
+                lines = self._answers([task for _, task in taken])
+                for (place, _), line in zip(taken, lines, strict=False):
+                    self.said[place] = line
+                with self.taking:  # what a child had before it that died in a task
+                    self.left.extendleft(reversed(taken[len(lines) + 1 :]))
+
+    def _taken(self) -> list[tuple[int, Any]]:
+        """One; while there are many, as many as keep all busy until the last."""
+        with self.taking:
+            count = min(len(self.left), max(1, len(self.left) // (_SHARES * self.workers)))
+            return [self.left.popleft() for _ in range(count)]
+
+    def _must_end(self) -> bool:
+        return self.over.is_set() or ending() or time.monotonic() > self.ends_at_s
+
+    def _answers(self, tasks: list[Any]) -> list[str]:
+        """The lines that a child of its own says of the tasks, as far as it comes in time."""
+        reading, writing = os.pipe()
+        with tempfile.TemporaryFile() as given, open(reading, "rb", buffering=0) as output:
+            given.write(json.dumps({**self.asked, "jobs": tasks}).encode())
+            given.seek(0)
+            with open(writing, "wb") as end:
+                child = self.server.run(self.module, self.folder, self.environment, given.fileno(), end.fileno())
+            said = b""
+            try:
+                while not self._must_end():
+                    if select.select([output], [], [], _POLL_S)[0]:
+                        piece = output.read(_PIECE_BYTES)
+                        if not piece:
+                            child.end()
+                            break
+                        said += piece
+            finally:
+                child.kill()
+        return said[: said.rfind(b"\n") + 1].decode(errors="replace").splitlines()

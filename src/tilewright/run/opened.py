@@ -76,7 +76,7 @@ class OpenedJudge:
             self._machine = self._machine or known_machine(target, cache_dir=cache)
             machine = self._machine or identity(target)
             threads = machine.processors if machine.target == "cpu" else 0
-            start_ahead(threads, machine.target)  # it imports torch, while we do
+            start_ahead(threads, machine.target, asked.problem.imports)  # torch, while we import it
             threading.Thread(target=skeleton_digests, args=(target,), daemon=True).start()  # while cells are waited for
             from ..judge.evaluate import Judge, JudgeOptions
             from ..judge.timing.measure import Effort

@@ -1,9 +1,10 @@
-"""Permits to compile: of all runs on a machine no more processes compile at a time than leave cores to those that
+"""Permits to compile: of all runs on the same cores no more processes compile at a time than leave cores to those that
 measure there, whose host else takes several times as long over its part."""
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import random
 import tempfile
@@ -30,7 +31,7 @@ def permit(count: int, *, folder: Path | None = None, wait_s: float = _MOST_WAIT
         yield
         return
     ends = time.monotonic() + wait_s
-    place = folder if folder is not None else Path(tempfile.gettempdir()) / f"tilewright-{os.getuid()}" / "compiling"
+    place = folder if folder is not None else _place(os.sched_getaffinity(0))
     slots = [place / str(n) for n in range(count)]
     with ExitStack() as held:
         try:
@@ -40,6 +41,12 @@ def permit(count: int, *, folder: Path | None = None, wait_s: float = _MOST_WAIT
         except OSError:
             held.close()
         yield
+
+
+def _place(cores: set[int]) -> Path:
+    """The folder of those that may use these cores: runs that are kept to cores of their own wait for nobody."""
+    named = hashlib.sha256(repr(sorted(cores)).encode()).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"tilewright-{os.getuid()}" / f"compiling-{named}"
 
 
 def _taken(slot: Path, held: ExitStack) -> bool:

@@ -476,7 +476,7 @@ def test_what_a_branch_of_the_fork_server_printed_is_told_when_it_has_died() -> 
     environment = common_environment(threads=1, outer=os.environ) | {"PYTHONPROFILEIMPORTTIME": "1"}
     trunk = Trunk(environment)
     try:
-        branch = Branch(trunk)
+        branch = Branch(trunk, environment=environment, imports=("tilewright.judge.reference_process.session",))
         wait_until(lambda: "judge.reference_process" in branch.last_words())
         branch._process.kill()
         with pytest.raises(HarnessError, match=r"judge\.reference_process"):

@@ -14,6 +14,7 @@ from tilewright.edges.sandbox import strain
 from tilewright.edges.sandbox.strain import Books, Gauge, Strain, calm_within
 from waiting import wait_until
 
+BUSY = "while True: pass"
 BEFORE = Books(
     at_s=0.0, used_s=0.0, stolen_s=0.0, ours={1: (0.0, 0.0)}, others={9: (0.0, 0.0)}, throttled_s=0.0, processors=2
 )
@@ -34,10 +35,41 @@ def _after(**changed: object) -> Strain:
         ({"used_s": 18.0, "ours": {1: (8.0, 0.0)}, "others": {9: (0.0, 10.0)}}, 0.5),  # a compiler's children
         ({"used_s": 12.0, "stolen_s": 4.0, "ours": {1: (8.0, 0.0)}}, 0.2),
         ({"used_s": 18.0, "ours": {1: (8.0, 0.0)}}, 0.5),  # another container's
+        ({"used_s": 8.0, "ours": {1: (8.0, 0.0)}, "others": {9: (600.0, 0.0)}}, 0.0),  # on processors that aren't ours
+        ({"used_s": 12.0, "ours": {1: (8.0, 0.0)}, "others": {9: (600.0, 0.0)}}, 0.2),  # on some of ours, too
+        ({"used_s": 12.0, "ours": {1: (8.0, 300.0)}, "others": {9: (600.0, 0.0)}}, 0.2),  # ours that ended hide none
+        ({"used_s": 12.0, "stolen_s": 4.0, "ours": {1: (8.0, 0.0)}, "others": {9: (600.0, 0.0)}}, 0.2),
+        ({"others": {9: (10.0, 0.0)}}, 0.5),  # a kernel that counts nothing by processor
     ],
 )
 def test_what_others_had_is_told_by_whose_processes_they_are(books: dict[str, object], others: float) -> None:
     assert _after(**books).others == pytest.approx(others)
+
+
+@pytest.mark.slow
+def test_load_on_processors_that_we_may_not_use_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TILEWRIGHT_TOGETHER", raising=False)
+    allowed = sorted(os.sched_getaffinity(0))
+    if len(allowed) < 2:
+        pytest.skip("one processor alone")
+    command = [sys.executable, "-c", f"import os; os.sched_setaffinity(0, {{{allowed[0]}}})\n{BUSY}"]
+    foreign = subprocess.run(
+        ["setsid", "sh", "-c", 'exec "$@" >/dev/null 2>&1 & echo $!', "sh", *command], capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    pid = int(foreign.stdout)
+    try:
+        wait_until(lambda: os.sched_getaffinity(pid) == {allowed[0]})
+        os.sched_setaffinity(0, {allowed[1]})
+        before = Books.now()
+        wait_until(lambda: Books.now().others[pid][0] - before.others.get(pid, (0.0, 0.0))[0] > 0.5)
+        after = Books.now()
+        used_s = after.used_s - before.used_s
+        told = Strain.between(before, after)
+        assert told.processors == 1 and told.others * (after.at_s - before.at_s) <= used_s + 0.02
+    finally:
+        os.sched_setaffinity(0, set(allowed))
+        os.kill(pid, 9)
 
 
 def test_enough_is_what_those_need_who_are_measured() -> None:
@@ -87,9 +119,6 @@ def test_what_nobody_was_seen_to_use_hides_no_part_that_others_had(monkeypatch: 
     gauge = _gauge(monkeypatch, (0.3, 0.0, 0.0), (0.5, 0.5, 0.0))
     assert gauge.starved(comes_and_goes=True) and gauge.hidden == 1.0
     assert not _gauge(monkeypatch, (0.1, 0.0, 0.0), (0.5, 0.5, 0.0)).starved(comes_and_goes=True)
-
-
-BUSY = "while True: pass"
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import torch
 from torch import nn
 
 from tilewright.edges.problems import read_problem
-from tilewright.faces.capture import is_same, write_problem
+from tilewright.faces import capture
+from tilewright.faces.capture import is_same, packages_of, write_problem
 
 SCRIPT = """
 import sys
@@ -39,6 +41,24 @@ def captured(folder: Path, module: nn.Module, inputs: Sequence[Any]) -> tuple[Pa
     names: dict[str, Any] = {"__file__": str(path), "__name__": "captured"}
     exec(path.read_text(), names)
     return path, names
+
+
+def test_the_packages_that_a_module_is_made_of_are_told_before_and_by_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site" / "some").mkdir(parents=True)
+    (tmp_path / "site" / "some" / "__init__.py").touch()
+    for name in ("some/layers", "own"):
+        (tmp_path / "site" / f"{name}.py").write_text("from torch import nn\nclass Scale(nn.ReLU): pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    places = (*capture.installed_paths(), str(tmp_path / "site" / "some"))
+    monkeypatch.setattr(capture, "installed_paths", lambda: places)
+    layers, own = importlib.import_module("some.layers"), importlib.import_module("own")
+    module = nn.Sequential(nn.Linear(8, 4), layers.Scale(), own.Scale())
+    assert packages_of(module) == ("some.layers",)
+    path, names = captured(tmp_path / "problem", module, [torch.randn(3, 8)])
+    assert read_problem(path, target="cpu").imports == ("some.layers",)
+    assert names["Model"]()(torch.randn(3, 8)).shape == (3, 4)
 
 
 def test_each_set_of_examples_is_a_case(tmp_path: Path) -> None:

@@ -71,6 +71,29 @@ def test_points_are_foreseen_without_a_gpu(tmp_path: Path, monkeypatch: pytest.M
     assert path in made
 
 
+def test_equal_kernels_are_compiled_once_and_the_longest_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    softmax, product = kp.softmax((64, 256)), kp.product(256, 256, 256)
+    of_rows, of_product = cuda.space(softmax).points[0], cuda.space(product).points[0]
+    programs = {"fused_0": softmax, "fused_1": softmax, "fused_2": product}
+    points = {"fused_0": of_rows, "fused_1": of_rows, "fused_2": of_product}
+    files = [*cuda.skeleton_files([softmax, product])]
+    for name, program in programs.items():
+        files += cuda.render(program, name, points[name])
+    asked: list[str] = []
+
+    def answered(module: str, facts: object, tasks: list[tuple[str, object]], **_: object) -> list[str]:
+        asked.extend(Path(path).stem for path, _ in tasks)
+        return [json.dumps({"objects": [str(tmp_path / f"{Path(path).stem}.o")]}) for path, _ in tasks]
+
+    monkeypatch.setattr(ahead, "shared_out", answered)
+    for name in programs:
+        (tmp_path / f"{name}.o").touch()
+    choices = [Choice(pattern=name, point=points[name]) for name in programs]
+    made = ahead.compiled_ahead(Candidate(files=tuple(files)), choices, folder=tmp_path, jobs=2, device=H200)
+    assert asked == ["fused_2", "fused_0"]
+    assert [path.name for path in made] == ["fused_0.o", "fused_2.o"], "that of fused_0 is fused_1's"
+
+
 DEMAND = Demand(
     plan="a", registers=32, local_bytes=0, shared_bytes=0, threads=256, ctas=10**5, in_flight_bytes=64,
     moved_bytes=10**9,

@@ -20,6 +20,7 @@ from tilewright.facts.outcome import Failure, Interval, PointTime, Tuned
 from tilewright.facts.run import Request, SearchContext
 from tilewright.facts.time_budget import UNBOUNDED, TimeBudget
 from tilewright.run import in_time, optimize
+from tilewright.run.children import shared_out
 from tilewright.run.in_time import OutOfTime, best_of, ended_in_time
 from tilewright.run.places import Places
 
@@ -158,14 +159,28 @@ def test_a_first_candidate_has_its_verdict_however_small_the_budget(
 
 
 def test_what_waits_for_a_child_is_woken_by_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilewright.edges.sandbox.offspring import run_offspring
+    from tilewright.edges.sandbox.offspring import offspring
 
     monkeypatch.setattr(in_time, "_GRACE_S", 0.2)
     monkeypatch.setattr(in_time, "_PATIENCE_S", 0.2)
     started = time.monotonic()
-    with pytest.raises(OutOfTime), ended_in_time(TimeBudget.of(0.1)):
-        run_offspring(["sleep", "60"], input="", timeout_s=60.0, cwd=Path("/"), env={"PATH": "/usr/bin:/bin"})
+    with (
+        pytest.raises(OutOfTime),
+        ended_in_time(TimeBudget.of(0.1)),
+        offspring(["sleep", "60"], stdout=subprocess.PIPE) as child,
+    ):
+        child.communicate(timeout=60.0)
     assert time.monotonic() - started < 30.0
+
+
+@pytest.mark.slow
+def test_who_waits_for_compilers_is_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(in_time, "_GRACE_S", 0.5)
+    monkeypatch.setattr(in_time, "_FIRST_GRACE_S", 0.6)
+    (tmp_path / "child.py").write_text("import time\ntime.sleep(600)\n")
+    shared_out("json", {}, [0], folder=tmp_path, jobs=1)  # the server has started
+    with pytest.raises(OutOfTime), ended_in_time(TimeBudget.of(0.1)):
+        shared_out("child", {}, [0, 0], folder=tmp_path, jobs=2)
 
 
 def test_a_block_that_ends_in_time_is_left_alone() -> None:

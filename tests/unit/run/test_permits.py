@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from tilewright.run.permits import most, permit
+from tilewright.run.permits import _place, most, permit
 
 
 def test_a_quarter_of_many_cores_is_left_to_others_and_few_are_shared_as_they_come() -> None:
@@ -70,3 +70,7 @@ def test_where_nothing_can_be_written_nobody_waits(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with permit(1, folder=tmp_path / "file"), permit(1, folder=tmp_path / "file"):
         pass
+
+
+def test_runs_on_cores_of_their_own_wait_for_nobody() -> None:
+    assert _place({0, 1}) == _place({1, 0}) != _place({2, 3})

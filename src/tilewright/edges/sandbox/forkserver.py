@@ -2,7 +2,8 @@
 every cell, in milliseconds and with clean pages.
 
 There is one for each environment that cells share, for as long as this process lives; it sees the end of its channel
-when that dies, and the cells die with it.
+when that dies, and the cells die with it. Branches of it have imported more: what references run on, the packages of a
+problem's module, what compiles kernels.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ...facts.errors import HarnessError
-from .environment import common_environment, program
+from .environment import cell_environment, common_environment, program
 from .processes import children, kill_tree
 
 _START_S = 120.0
@@ -33,6 +35,10 @@ _POLL_S = 0.005
 _ROUNDS = 50
 _MOST_BYTES = 1 << 10  # of an answer
 _TAIL_BYTES = 4000
+_IMPORTING = {
+    "OPENBLAS_NUM_THREADS": "1",  # SciPy's library starts as many threads as there are processors where it is loaded
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # packages ask for GPUs: the driver's other library is asked, and forks work
+}
 
 
 class ForkServer(ABC):
@@ -52,6 +58,12 @@ class ForkServer(ABC):
     def start(self, folder: Path, environment: Mapping[str, str], channel: int, output: int) -> Forked:
         """A new cell, with `channel` and `output` for its own. Raises HarnessError where the server does not start."""
         return self.forked({"kind": "start", "folder": str(folder), "environment": dict(environment)}, channel, output)
+
+    def run(self, module: str, folder: Path, environment: Mapping[str, str], given: int, output: int) -> Forked:
+        """A process that runs a module of ours, found by its name or in `folder`, in which it works: `given` is its
+        standard input, `output` its standard output."""
+        asked = {"kind": "run", "module": module, "folder": str(folder), "environment": dict(environment)}
+        return self.forked(asked, given, output)
 
     def forked(self, request: object, *descriptors: int) -> Forked:
         """What the server forks for this request."""
@@ -142,17 +154,45 @@ class Trunk(ForkServer):
 
 
 class Branch(ForkServer):
-    """A server that is forked of a trunk, which lives as long, for the cells of references. Raises HarnessError where
-    the trunk does not start."""
+    """A server that `parent` forks, and that lives as long. It imports those of the modules `imports` that are
+    installed, ours, or lie in `folder`, which comes first on its path, with `environment` and a home of its own. Raises
+    HarnessError where the parent does not start."""
 
-    def __init__(self, trunk: Trunk) -> None:
-        self._trunk = trunk
+    def __init__(
+        self, parent: ForkServer, *, environment: Mapping[str, str], imports: Sequence[str] = (),
+        folder: Path | None = None,
+    ) -> None:  # fmt: skip
+        self._parent = parent
+        self._home = tempfile.TemporaryDirectory(prefix="tilewright-branch-")
+        asked = {
+            "kind": "branch", "imports": list(imports), "folder": str(folder or ""),
+            "environment": cell_environment(Path(self._home.name), environment) | _IMPORTING,
+        }  # fmt: skip
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            super().__init__(trunk.forked({"kind": "branch"}, theirs.fileno()), mine)
+            try:
+                super().__init__(parent.forked(asked, theirs.fileno()), mine)
+            except HarnessError:
+                mine.close()
+                self._home.cleanup()
+                raise
+
+    @cached_property
+    def spoilt(self) -> str:
+        """Why nothing can run on what it has imported, "" where it can; waits until all is imported."""
+        with self._lock:
+            try:
+                found: str = self._ask({"kind": "spoilt"})
+            except OSError as error:
+                found = f"it has ended: {error}"
+            return found
 
     def last_words(self) -> str:
-        return self._trunk.last_words()
+        return self._parent.last_words()
+
+    def close(self) -> None:
+        super().close()
+        self._home.cleanup()
 
 
 class Forked:
@@ -183,47 +223,103 @@ class Forked:
         if self._reaped:
             return
         kill_tree(self.pid)
-        if self.wait(_ANSWER_S) is not None:
-            self._server.status(self.pid, reap=True)
-            self._reaped = True
+        self._reap()
         self._server.end_orphans()
 
+    def end(self) -> None:
+        """The same for one of ours that is about to end by itself: no processes are searched for what it has left
+        behind, which ends with its server."""
+        if not self._reap():
+            self.kill()
 
-Key = tuple[int, tuple[tuple[str, str], ...]]  # the process that asks, and the environment
-_trunks: dict[Key, Trunk] = {}
-_branches: dict[Key, Branch] = {}
+    def _reap(self) -> bool:
+        if not self._reaped and self.wait(_ANSWER_S) is not None:
+            self._server.status(self.pid, reap=True)
+            self._reaped = True
+        return self._reaped
+
+
+Key = tuple[object, ...]  # the process that asks, the environment, what was imported and for whom
+_servers: dict[Key, ForkServer] = {}  # a branch behind what it is a branch of
 _choosing = threading.Lock()
-S = TypeVar("S", bound=ForkServer)
+_REFERENCE = ("tilewright.judge.reference_process.session",)
+_COMPILER = (  # the DSL, what it imports when it first compiles, and what reads a compiler's orders
+    "tvm_ffi", "cutlass.cute", "cutlass.base_dsl.tvm_ffi_builder", "cutlass.cute._tvm_ffi_args_spec_converter",
+    "cutlass.cutlass_dsl.tvm_ffi_provider", "tilewright.kernels.cuda.common.demand",
+)  # fmt: skip
 
 
-def server_for(environment: Mapping[str, str], *, of_references: bool = False) -> ForkServer:
-    """This process's server for cells that share `environment`; started where there is none."""
-    key = os.getpid(), tuple(sorted(environment.items()))
+def server_for(
+    environment: Mapping[str, str], *, imports: Sequence[str] = (), of_references: bool = False
+) -> ForkServer:
+    """This process's server for cells that share `environment`, started where there is none; it has imported those of
+    the modules `imports` that are installed, unless cells could not run on what that leaves behind."""
+    server = _branch(_trunk(environment), environment, tuple(imports))
+    return _branch(server, environment, _REFERENCE) if of_references else server
+
+
+def compile_server() -> ForkServer:
+    """This process's server for compilers of kernels, which has imported the DSL where that is installed."""
+    environment = common_environment(threads=0, outer=os.environ, device="cuda")
+    return _branch(_trunk(environment), environment, _COMPILER)
+
+
+def left_aside() -> tuple[str, ...]:
+    """Why branches of this process are of no use: what they have imported, others import again."""
+    branches = [server for server in list(_servers.values()) if isinstance(server, Branch)]
+    return tuple(found for branch in branches if (found := vars(branch).get("spoilt")))
+
+
+def _trunk(environment: Mapping[str, str]) -> ForkServer:
     with _choosing:
-        trunk = _living(_trunks, key, lambda: Trunk(environment))
-        return _living(_branches, key, lambda: Branch(trunk)) if of_references else trunk
+        return _living(_key("trunk", environment), lambda: Trunk(environment))
 
 
-def _living(servers: dict[Key, S], key: Key, start: Callable[[], S]) -> S:
-    found = servers.get(key)
-    if found is not None and not found.alive:
-        found.close()
-        found = None
-    if found is None:
-        found = servers[key] = start()
-    return found
+def _branch(parent: ForkServer, environment: Mapping[str, str], imports: tuple[str, ...]) -> ForkServer:
+    """The branch that has imported these; the parent where there are none, or where the branch is of no use: what needs
+    them imports them itself then."""
+    if not imports:
+        return parent
+    key = _key(imports, environment, id(parent))
+    with _choosing:
+        branch = _living(key, lambda: Branch(parent, environment=environment, imports=imports))
+    assert isinstance(branch, Branch)
+    return parent if branch.spoilt else branch
 
 
-def start_ahead(threads: int, device: str) -> None:
-    """Start the server of a device's cells with so many threads (0: torch's own choice) before the first of them is
-    needed."""
-    server_for(common_environment(threads=threads, outer=os.environ, device=device))
+def _key(kind: object, environment: Mapping[str, str], parent: int = 0) -> Key:
+    return os.getpid(), kind, tuple(sorted(environment.items())), parent
+
+
+def _living(key: Key, start: Callable[[], ForkServer]) -> ForkServer:
+    for old, server in reversed(list(_servers.items())):  # what has died goes, with the branches that it had
+        if old[0] == os.getpid() and not server.alive:
+            _servers.pop(old).close()
+    if key not in _servers:
+        _servers[key] = start()
+    return _servers[key]
+
+
+def start_ahead(threads: int, device: str, imports: Sequence[str] | None = None) -> None:
+    """Start the servers of a device's cells with so many threads (0: torch's own choice) before the first of them is
+    needed: on a GPU that of compilers, too; those of cells where their `imports` are known. Returns at once."""
+    environment = common_environment(threads=threads, outer=os.environ, device=device)
+    _trunk(environment)
+    wanted: list[Callable[[], ForkServer]] = [compile_server] if device == "cuda" else []
+    if imports is not None:
+        wanted.append(partial(server_for, environment, imports=imports, of_references=True))
+    for start in wanted:
+        threading.Thread(target=_started, args=(start,), daemon=True).start()
+
+
+def _started(start: Callable[[], ForkServer]) -> None:
+    with contextlib.suppress(HarnessError):  # whoever needs it meets the same
+        start()
 
 
 @atexit.register
 def close_servers() -> None:
     """This process's servers and all their cells end."""
-    for servers in (_branches, _trunks):
-        for (pid, _), server in servers.items():
-            if pid == os.getpid():
-                server.close()
+    for (pid, *_), server in reversed(list(_servers.items())):
+        if pid == os.getpid():
+            server.close()

@@ -16,7 +16,6 @@ import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from ...facts.errors import HarnessError
@@ -153,18 +152,6 @@ def offspring(command: Sequence[str], *, polite: bool = False, **given: Any) -> 
             with contextlib.suppress(subprocess.TimeoutExpired, ValueError):  # ValueError: its pipes are closed
                 child.communicate(timeout=_GRACE_S)
             _ours().remove(child)
-
-
-def run_offspring(
-    command: Sequence[str], *, input: str, timeout_s: float, cwd: Path, env: Mapping[str, str]
-) -> subprocess.CompletedProcess[str]:  # fmt: skip
-    """`subprocess.run` of a child that ends with us, its output captured as text; raises TimeoutExpired likewise."""
-    pipe = subprocess.PIPE
-    with offspring(
-        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, errors="replace", cwd=cwd, env=dict(env)
-    ) as child:
-        said, told = child.communicate(input, timeout=timeout_s)
-    return subprocess.CompletedProcess(command, child.returncode, said, told)
 
 
 def watch_over_us() -> None:

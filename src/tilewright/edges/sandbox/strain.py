@@ -95,6 +95,9 @@ class Strain:
             tuple(sum(max(0.0, s[k] - was.get(p, (0.0, 0.0))[k]) for p, s in now.items()) for k in range(2))
             for was, now in ((before.ours, after.ours), (before.others, after.others))
         )
+        # Ours run on our processors alone, a candidate's too (judge.candidate_process.seccomp): others had the rest.
+        if after.used_s:  # some sandboxes' kernels count nothing by processor
+            seen_s = min(seen_s, max(0.0, after.used_s - before.used_s - stolen_s - own_s))
         # A child counts whole when it is waited for, however long ago it ran: no more than what is missing.
         missing_s = max(0.0, after.used_s - before.used_s - stolen_s - own_s - seen_s)
         ended_s = min(missing_s, seen_children_s)

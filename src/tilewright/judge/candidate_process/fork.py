@@ -3,7 +3,8 @@
 The server imports torch and all that a candidate's cell runs on, once, and runs nothing else. For each request it forks
 a process that gives up its privileges, binds its clocks and becomes a cell: it reads requests from its own channel and
 answers each with one message. The first line on that channel is the judge's setup (JSON): nonce, device, protections
-asked for. A branch of the server imports what a reference runs on, too, and forks the cells of references.
+asked for. A branch of the server has imported more, and forks in its turn: cells, or processes that run a module of
+ours, a compiler say (see `branch`).
 """
 
 from __future__ import annotations
@@ -48,41 +49,33 @@ def forked(control: socket.socket) -> tuple[socket.socket, int]:
     _allocate_alike()
     gc.freeze()  # pages that no collection writes to stay shared
     gc.enable()
-    server = os.getpid()
+    server, spoilt = os.getpid(), ""
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, _MOST_BYTES, 2)
         if not data:
             _end_children()
             raise SystemExit(0)
         asked: dict[str, Any] = json.loads(data)
-        if asked["kind"] == "start":
-            answer: int | None = os.fork()
-            if answer == 0:
-                control.close()
-                return _become(asked, *descriptors), server
-            for descriptor in descriptors:
-                os.close(descriptor)
-        elif asked["kind"] == "branch":
+        answer: int | str | None = None
+        if asked["kind"] in ("start", "branch", "run"):
             answer = os.fork()
             if answer == 0:
                 control.close()
-                control, server = _branched(*descriptors), os.getpid()
+                if asked["kind"] == "start":
+                    return _become(asked, *descriptors), server
+                from .branch import branched, run  # no candidate's cell needs it
+
+                if asked["kind"] == "run":
+                    run(asked, *descriptors)
+                (control, spoilt), server = branched(asked, *descriptors), os.getpid()
                 continue
-            os.close(descriptors[0])
+        elif asked["kind"] == "spoilt":
+            answer = spoilt
         else:
             answer = _status(asked["pid"], reap=asked["kind"] == "reap")
+        for descriptor in descriptors:
+            os.close(descriptor)
         control.send(json.dumps(answer).encode())
-
-
-def _branched(control: int) -> socket.socket:
-    """Become a server of references' cells, which share the pages of what they run on as all cells share torch's."""
-    from ..reference_process import session  # noqa: F401  for all that it forks
-
-    os.setsid()
-    adopt_orphans()
-    gc.collect()
-    gc.freeze()
-    return socket.socket(fileno=control)
 
 
 def _allocate_alike() -> None:

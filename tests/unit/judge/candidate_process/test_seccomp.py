@@ -1,4 +1,4 @@
-"""Behind the filter a process sets processors, priorities, schedulers and limits of its own alone."""
+"""Behind the filter a process sets priorities, schedulers and limits of its own alone, and no processors."""
 
 from __future__ import annotations
 
@@ -34,6 +34,9 @@ for whose, pid in (("own", 0), ("own by name", os.getpid()), ("other", other)):
     tried(f"{whose} scheduler", os.sched_setscheduler, pid, os.SCHED_BATCH, os.sched_param(0))
     tried(f"{whose} limits", resource.prlimit, pid, cores, (0, 0))
     tried(f"{whose} limits, asked for", resource.prlimit, pid, cores)
+processors = os.sched_getaffinity(0)
+os.sched_setaffinity(0, {min(processors)})
+found["processors kept"] = 0 if os.sched_getaffinity(0) == processors else -1
 tried("other group", os.setpriority, os.PRIO_PGRP, 0, 5)
 tried("other of the user", os.setpriority, os.PRIO_USER, os.getuid(), 5)
 print(json.dumps(found))
