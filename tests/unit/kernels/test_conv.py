@@ -22,8 +22,8 @@ from tilewright.kernels.cuda.common.spec import ArraySpec
 from tilewright.kernels.cuda.conv import epilogue, gather, window
 from tilewright.kernels.cuda.conv import prepare as preparing
 from tilewright.kernels.cuda.conv.fused import ConvSpec, FusedConv, _Launched
-from tilewright.kernels.cuda.conv.phases import MERGED, ConvPhase, phases
 from tilewright.kernels.cuda.conv.implicit import row_of
+from tilewright.kernels.cuda.conv.phases import MERGED, ConvPhase, phases
 from tilewright.kernels.cuda.conv.prepare import Prepare
 from tilewright.kernels.cuda.conv.shape import GROUP, ConvShape
 from tilewright.kernels.cuda.conv.tiles import DEFAULTS, channel_of, make_point, make_points

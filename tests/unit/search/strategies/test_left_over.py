@@ -268,7 +268,7 @@ def test_what_launches_many_kernels_is_one_cuda_graph_from_the_beginning() -> No
 
 
 def test_a_convolution_that_nothing_is_known_of_is_not_part_of_a_first_judgement_of_many_launches() -> None:
-    stop, moves = early(20, kind="convolution")
+    _stop, moves = early(20, kind="convolution")
     assert moves[0] == "cuda-graph" and any(m.startswith("a ") for m in moves[1:]), "it is judged once it is tuned"
     assert early(3, kind="convolution")[1][0] == "a"
     assert early(20, kind="product")[1][0] == "a cuda-graph", "nobody else has products of fp32"
