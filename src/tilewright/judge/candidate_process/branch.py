@@ -30,7 +30,7 @@ _KEEPS_FOLDERS = "torch._inductor.codecache"  # of the process that imports it; 
 def branched(asked: Mapping[str, Any], control: int) -> tuple[socket.socket, str]:
     """Become a server that has imported what `asked` names, in its environment and with its `folder` first on the path.
     The second value says why what it forks can't run on that; "" where it can."""
-    threads, kept = _threads(), _KEEPS_FOLDERS in sys.modules
+    threads, kept = set(_threads()), _KEEPS_FOLDERS in sys.modules
     os.setsid()
     adopt_orphans()
     _enter(asked)
@@ -40,10 +40,10 @@ def branched(asked: Mapping[str, Any], control: int) -> tuple[socket.socket, str
             if _may_be_imported(name, asked["folder"]):
                 importlib.import_module(name)
     spoilt = ""
-    if _threads() > threads:
-        spoilt = "it has started threads, which a fork does not take along"
-    elif _has_started_cuda():
+    if _has_started_cuda():
         spoilt = "it has started CUDA, which a fork can't use"
+    elif started := sorted({name for number, name in _threads().items() if number not in threads}):
+        spoilt = f"it has started threads ({', '.join(started[:3])}), which a fork does not take along"
     elif not kept and _KEEPS_FOLDERS in sys.modules:
         spoilt = "torch's compiler was imported, which keeps the folders that it finds then"
     gc.collect()
@@ -89,8 +89,13 @@ def _may_be_imported(name: str, folder: str) -> bool:
     return bool(files) and all(file.startswith(places) for file in files)
 
 
-def _threads() -> int:
-    return len(os.listdir("/proc/self/task"))
+def _threads() -> dict[str, str]:
+    """The names of this process's threads, by number."""
+    found = {}
+    for number in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):  # it has ended
+            found[number] = Path(f"/proc/self/task/{number}/comm").read_text().strip()
+    return found
 
 
 def _has_started_cuda() -> bool:
