@@ -13,7 +13,7 @@ import pytest
 from fakes.convolutions import contiguous, shape_of, spec_of
 from tilewright.kernels.cuda.conv import epilogue, gather
 from tilewright.kernels.cuda.conv.epilogue import ConvEpilogue
-from tilewright.kernels.cuda.conv.shape import phases
+from tilewright.kernels.cuda.conv.phases import phases
 from tilewright.kernels.cuda.conv.tiles import DEFAULTS, channel_of, make_points
 
 
@@ -63,18 +63,9 @@ def plain_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epilogue, "cute", made)
     monkeypatch.setattr(epilogue, "Int64", int)
     monkeypatch.setattr(epilogue, "when", lambda condition, body: body() if condition else None)
-    monkeypatch.setattr(epilogue, "m", SimpleNamespace(stored=lambda value, dtype: value))
-
-
-class Sums(dict[Any, float]):
-    """Of a thread, by (its number of two, of the rows, of the eights)."""
-
-    def __init__(self, columns: int) -> None:
-        super().__init__()
-        self.columns = columns
-
-    def __len__(self) -> int:
-        return self.columns // 2
+    monkeypatch.setattr(
+        epilogue, "m", SimpleNamespace(stored=lambda value, dtype: value, both=lambda one, other: one and other)
+    )
 
 
 @pytest.mark.usefixtures("plain_memory")
@@ -109,15 +100,16 @@ def test_an_epilogue_writes_every_element_once_from_its_own_sum_and_operands(
         reader = gather.Gather(phase.shape, (0,) * 6, 2)
         odd = point.columns * point.tiles > shape.columns
         for number, group, tile, lane in product(
-            range(phase.shape.pixels), range(shape.groups), range(point.tiles), range(4)
+            range(0, phase.shape.pixels, 2 if made.pairs else 1), range(shape.groups), range(point.tiles), range(4)
         ):
-            at = plain_pixel(reader, number)
-            sums = Sums(point.columns)
-            for e, r, q in product(range(2), range(2), range(point.columns // 8)):
-                own = tile * point.columns + channel_of(8 * q + 2 * lane + e, made.run)
-                sums[(e, r, q), 0, 0] = 1000.0 * number + own
-            place = (at, group, tile * point.columns + lane * made.run)
-            made.row(sums, 1, place, (None, None), [Memory(out)], [Memory(v.reshape(-1)) for v in given.values()], odd)
+            first = tile * point.columns
+
+            def sums(pixel: int, i: int, *, own: Any = (number, first, lane, made.run)) -> float:
+                begin, column, of_lane, run = own
+                return 1000.0 * (begin + pixel) + column + channel_of(i // 2 * 8 + 2 * of_lane + i % 2, run)
+
+            place = (plain_pixel(reader, number), group, first + lane * made.run)
+            made.row(sums, place, (None, None), [Memory(out)], [Memory(v.reshape(-1)) for v in given.values()], odd)
     assert not np.isnan(out).any()
     rest = np.round(out.reshape(whole) - 7 * np.broadcast_to(given["c"], whole) - 11 * given["ee"], 6)
     rest = np.moveaxis(rest, (1, 2), (-2, -1)) if last else rest  # n, (g,) co, h, w
