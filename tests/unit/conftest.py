@@ -8,10 +8,12 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import kept
+from tilewright.edges.gpu import machine as machines
 from tilewright.frontend.lowering import depthwise
 from tilewright.kernels.cpu import build
 from tilewright.realise.conv import points as ways
@@ -106,3 +108,25 @@ def proven_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
 def proposed_depthwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """As when depthwise convolutions have run on a GPU."""
     monkeypatch.setattr(depthwise, "PROPOSED", True)
+
+
+# Rates of a machine that is not measured: a busy one would be measured at every start, for seconds. Its rates are
+# never reached, so that no time is implausible; its cache is small, so that it is evicted quickly before a timed call.
+RATES = {
+    "cache_bytes": 2 << 20, "streams": {"copy": 1e12},
+    "matmul": {"f32": 1e15}, "cache_rate": 0.0, "calm": True,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def told(script: str, arguments: tuple[str, ...], **_: Any) -> dict[str, Any]:
+        return RATES | {"processors": machines.threads()}
+
+    folder = tmp_path_factory.mktemp("known")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machines, "_child", told)
+        for threads in (machines.threads(), 1):
+            patch.setenv("OMP_NUM_THREADS", str(threads))
+            machines.machine("cpu", cache_dir=folder)
+    return folder
