@@ -133,6 +133,7 @@ def test_whoever_does_not_compile_where_others_do_is_refused(tmp_path: Path) -> 
     assert code == 1 and "does_not_load" in out, err
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("none")
 def test_a_models_kernel(tmp_path: Path) -> None:
     (tmp_path / "replies").mkdir()
@@ -145,6 +146,7 @@ def test_a_models_kernel(tmp_path: Path) -> None:
     _refused(tmp_path, "resume", "run", "--no-wait", run="run")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("none")
 def test_the_python_api(tmp_path: Path) -> None:
     class Long(torch.nn.Module):

@@ -13,7 +13,7 @@ from torch import Tensor
 from fakes.matched import fused
 from tilewright.facts.pattern import Pattern
 
-pytestmark = pytest.mark.usefixtures("proven_convolutions")
+pytestmark = [pytest.mark.usefixtures("proven_convolutions"), pytest.mark.each(3)]
 
 
 def rand(*shape: int) -> Tensor:

@@ -16,6 +16,8 @@ from torch import Tensor
 from fakes.matched import fused
 from tilewright.facts.pattern import Choice, Pattern, without_idle
 
+pytestmark = pytest.mark.each(3)
+
 
 def rand(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)))

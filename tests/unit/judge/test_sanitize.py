@@ -73,6 +73,7 @@ def test_one_that_raises_there_is_not_refused_for_it(tmp_path: Path) -> None:
     assert "not under a tool" in found.notes[0]
 
 
+@pytest.mark.few(0)
 @pytest.mark.slow
 @pytest.mark.parametrize(("environment", "clean"), [((("GAIN", "2"), ("PATH", "nowhere")), True), ((), False)])
 def test_it_sees_the_variables_that_the_problem_reads(

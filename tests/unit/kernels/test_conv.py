@@ -24,6 +24,8 @@ from tilewright.kernels.cuda.conv.prepare import Prepare
 from tilewright.kernels.cuda.conv.shape import GROUP, ConvPhase, ConvShape, phases
 from tilewright.kernels.cuda.conv.tiles import DEFAULTS, make_point, make_points
 
+pytestmark = pytest.mark.each(3)
+
 
 def shape_of(
     x: tuple[int, ...], w: tuple[int, ...], *, stride: int = 1, padding: int = 0, dilation: int = 1, groups: int = 1,

@@ -177,6 +177,7 @@ def alone(site: Path, code: str, *args: str, cwd: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.few(0)
 @pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 def test_the_wheel_of_a_result_runs_with_torch_and_tvm_ffi_alone(tmp_path: Path, training: bool) -> None:
@@ -283,6 +284,7 @@ assert sum(convolved.fallbacks().values()) == 1
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.usefixtures("proven_convolutions")
 def test_a_convolution_is_loaded_without_the_dsl(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+pytestmark = pytest.mark.each(3)
+
 def rounded(t, bits):
     half = 1 << (22 - bits)
     return ((t.contiguous().view(torch.int32) + half) & -(2 * half)).view(torch.float32)
