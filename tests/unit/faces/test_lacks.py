@@ -127,6 +127,7 @@ def test_what_needs_no_compiler_is_judged(tmp_path: Path) -> None:
     assert code == 1 and "does_not_load" in out, err
 
 
+@pytest.mark.thorough
 def test_whoever_does_not_compile_where_others_do_is_refused(tmp_path: Path) -> None:
     (tmp_path / "kernel.py").write_text(KERNEL.replace("std::exp(0.0)", "std::expp(0.0)"))
     code, out, err = in_process("evaluate", "problems/one.py", "kernel.py", "--json", *FLAGS, cwd=tmp_path)

@@ -61,6 +61,7 @@ def test_an_error_in_its_own_kernel_refuses_it(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_one_that_raises_there_is_not_refused_for_it(tmp_path: Path) -> None:
     text = MODEL.replace('print("called")', 'raise RuntimeError("not under a tool")')

@@ -321,6 +321,7 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(tmp_path: Path) -> Non
         export(ours, tmp_path, name="mine")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_another_processor_is_told_what_it_lacks(tmp_path: Path) -> None:
     made = export(candidate(training=False), tmp_path, name="gated")
