@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.each(3)
+
 COMMAND = """# -*- coding: utf-8 -*-
 import sys
 from tilewright.faces.exits import exit_code, line, open_standards
 from tilewright.faces.printing import Shown, put, say
 from rich.table import Table
-
-pytestmark = pytest.mark.each(3)
 
 def run():
     say(False)("µs \\ud800 → ≤ \\x1b[31m")

@@ -13,12 +13,12 @@ from tilewright.judge.check.plan import BOUNDARY, BRIEF
 from tilewright.judge.reference_process.double import Double
 from tilewright.judge.wire import messages as wire
 
+pytestmark = pytest.mark.each(3)
+
 HEAD = """
 import torch
 import torch.nn.functional as F
 from torch import nn
-
-pytestmark = pytest.mark.each(3)
 
 class Model(nn.Module):
     def __init__(self):
