@@ -5,7 +5,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 DEMO ?= examples/problems/dice_loss.py
 
-.PHONY: help venv demo test thorough museum museum-proof check quick lint format gpu-test clean
+.PHONY: help venv demo test bytecode thorough museum museum-proof check quick lint format gpu-test clean
 
 help:
 	@echo "make demo      optimise $(DEMO) on what this machine has; the result goes to runs/demo"
@@ -43,11 +43,15 @@ demo: $(STAMP)
 # A worker more than processors: judges rest now and then.
 TESTS := $(BIN)/python -m pytest -q -n $(shell n=$$(nproc); echo $$((n < 8 ? n + 1 : 8))) --dist loadfile --no-loadscope-reorder
 
-test: $(STAMP)
+test: $(STAMP) bytecode
 	@$(TESTS)
 
-thorough: $(STAMP)
+thorough: $(STAMP) bytecode
 	@$(TESTS) -m "not proof"
+
+# Once for all processes that tests start, each of which would compile the package's modules for itself.
+bytecode: $(STAMP)
+	@$(BIN)/python -m compileall -q src
 
 museum: $(STAMP)
 	@$(BIN)/python -m pytest -q tests/cheats -m "not proof"

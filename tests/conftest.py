@@ -42,6 +42,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import torch  # not for the process that starts the workers
 
     thin_out(items)
+    slow = {item.path for item in items if item.get_closest_marker("slow") and not item.get_closest_marker("thorough")}
+    items.sort(key=lambda item: item.path not in slow)  # of a long file that came last one worker would have all
     if (
         "tilewright.judge.candidate_process.session" in sys.modules
     ):  # imported by a test, it would be walked at each of a cell's requests

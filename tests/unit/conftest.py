@@ -8,10 +8,12 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import kept
+from tilewright.edges.gpu import machine as machines
 from tilewright.kernels.cpu import build
 
 # What a process keeps as its compiler outlives the test that asked for it: haste is told by another variable. Headers
@@ -92,3 +94,25 @@ def in_haste(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv("CXX", str(request.getfixturevalue("hasty_compiler")))
         if request.node.get_closest_marker("optimised") is None:
             monkeypatch.setenv("TESTS_IN_HASTE", "1")
+
+
+# Rates of a machine that is not measured: a busy one would be measured at every start, for seconds. Its rates are
+# never reached, so that no time is implausible; its cache is small, so that it is evicted quickly before a timed call.
+RATES = {
+    "cache_bytes": 2 << 20, "streams": {"copy": 1e12},
+    "matmul": {"f32": 1e15}, "cache_rate": 0.0, "calm": True,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    def told(script: str, arguments: tuple[str, ...], **_: Any) -> dict[str, Any]:
+        return RATES | {"processors": machines.threads()}
+
+    folder = tmp_path_factory.mktemp("known")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(machines, "_child", told)
+        for threads in (machines.threads(), 1):
+            patch.setenv("OMP_NUM_THREADS", str(threads))
+            machines.machine("cpu", cache_dir=folder)
+    return folder

@@ -21,6 +21,8 @@ from fakes.realisers import cuda
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 
+pytestmark = pytest.mark.each(3)
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 tables: Any = importlib.import_module("tables")

@@ -19,6 +19,8 @@ from benchmarks.precision_sweep.run import Results, Tally, Task, carry_out, run,
 
 from tilewright.judge.check.plan import Trial as Planned  # noqa: E402
 
+pytestmark = pytest.mark.each(3)
+
 # Each kind and each variation of the smallest size at least once, and some of the next.
 THIN = [Cell(kind, 64, tuple(VARIATIONS)[i % 5]) for i, kind in enumerate(KINDS)]
 THIN += [Cell(kind, 64, tuple(VARIATIONS)[(i + 2) % 5]) for i, kind in enumerate(KINDS)]

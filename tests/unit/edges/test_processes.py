@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tilewright.edges.sandbox import processes
+from waiting import wait_until
 
 BUSY = """
 import os, time
@@ -50,6 +51,20 @@ def test_processor_time_of_children_that_ended_is_counted() -> None:
         shell.stdout.read(1)
         assert processes.tree_cpu_s(shell.pid) >= 0.25
         processes.kill_tree(shell.pid)
+
+
+def test_several_trees_end_together_with_all_that_descends_from_them() -> None:
+    command = ["sh", "-c", "sleep 600 & setsid sleep 600 & echo x; wait"]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as one,
+        subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as other,
+    ):
+        assert one.stdout is not None and other.stdout is not None
+        assert one.stdout.read(1) + other.stdout.read(1) == b"xx"
+        below = [pid for pid in processes.descendants(one.pid, other.pid) if pid not in (one.pid, other.pid)]
+        processes.kill_tree(one.pid, other.pid)
+    assert len(below) == 4 and one.returncode == other.returncode == -9
+    wait_until(lambda: not any(pid in processes.descendants(1) for pid in below))
 
 
 SHARING = """

@@ -374,8 +374,9 @@ def test_the_network_is_out_of_reach(cell: Cell) -> None:
     _load(cell, source)
 
 
-def test_memory_is_limited(cell: Cell) -> None:
-    fault = _fault(cell, "hoard = []\nwhile True: hoard.append(bytearray(b'x') * (256 << 20))")
+def test_memory_is_limited(tmp_path: Path) -> None:
+    with Cell(CellPlan(name="candidate", device="cpu", folder=tmp_path, memory_bytes=1 << 30)) as cell:
+        fault = _fault(cell, "hoard = []\nwhile True: hoard.append(bytearray(b'x') * (64 << 20))")
     assert fault.reason == "out_of_memory"
 
 

@@ -4,34 +4,11 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tilewright.edges.gpu import machine as machines
 from tilewright.faces import exits
 from tilewright.judge import time_case
-
-# Nothing is measured for the tests here: a busy machine would be measured at every start, for seconds. Its rates are
-# never reached, so that no time is implausible; its cache is small, so that it is evicted quickly before a timed call.
-RATES = {
-    "cache_bytes": 2 << 20, "streams": {"copy": 1e12},
-    "matmul": {"f32": 1e15}, "cache_rate": 0.0, "calm": True,
-}  # fmt: skip
-
-
-@pytest.fixture(scope="session")
-def known(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    def told(script: str, arguments: tuple[str, ...], **_: Any) -> dict[str, Any]:
-        return RATES | {"processors": machines.threads()}
-
-    folder = tmp_path_factory.mktemp("known")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machines, "_child", told)
-        for threads in (machines.threads(), 1):
-            patch.setenv("OMP_NUM_THREADS", str(threads))
-            machines.machine("cpu", cache_dir=folder)
-    return folder
 
 
 @pytest.fixture(autouse=True)

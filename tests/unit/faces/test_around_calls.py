@@ -262,6 +262,7 @@ def test_a_call_gives_what_the_module_gives(pair: tuple[Any, Any], way: Way, war
         assert agree(*[outcome(lambda module=module: module.eval()(x, ids)) for module in (mine, theirs)])
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("way", [w for w in WAYS if w.seen and w.reason not in ("", "no case")], ids=lambda w: w.name)
 def test_unguarded_each_of_these_goes_wrong(pair: tuple[Any, Any], way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     mine, theirs = pair
@@ -297,6 +298,7 @@ LATER: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.each(3)
 @torch.no_grad()
 @pytest.mark.parametrize("change", LATER.values(), ids=LATER)
 def test_compiled_code_follows_what_torch_compile_follows(pair: tuple[Any, Any], change: Any) -> None:
@@ -403,6 +405,7 @@ def test_it_is_saved_and_runs_in_another_process(pair: tuple[Any, Any], tmp_path
     assert "{'act is a SiLU, not a GELU': 1}" in elsewhere(tmp_path / "both.pt", tmp_path / "cache")
 
 
+@pytest.mark.few(0)
 @pytest.mark.parametrize("broken", ["raise ImportError('no cutlass')", "run = lambda *operands: 1 / 0"])
 def test_where_kernels_cannot_be_built_it_says_so_and_runs_the_original(
     folder: Path, tmp_path: Path, broken: str

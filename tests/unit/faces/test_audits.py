@@ -47,6 +47,7 @@ def test_a_file_is_void_or_sound(tmp_path: Path) -> None:
     assert code == 0 and "sigmoid (0)" in out
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_cache")
 def test_a_folder_goes_on_after_a_crash_and_continues(tmp_path: Path) -> None:

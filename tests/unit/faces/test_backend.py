@@ -51,8 +51,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(backend, "_said", set())
     torch._dynamo.reset()
     torch.manual_seed(0)
-    with torch._inductor.config.patch(cpp_cache_precompile_headers=False):
-        yield
+    yield
     torch._dynamo.reset()
 
 

@@ -67,6 +67,7 @@ def made(folder: Path, block: type[nn.Module]) -> tuple[nn.Module, nn.Module]:
     return model, mine
 
 
+@pytest.mark.few(0)
 @BLOCKS
 def test_tokens_are_generated_from_a_cache_of_the_callers(block: type[nn.Module], folder: Path) -> None:
     model, mine = made(folder, block)

@@ -60,6 +60,7 @@ class Block(nn.Module):
         return x + nn.functional.mish(y - 0.1 * y * y.abs())
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.measured
 @pytest.mark.usefixtures("own_cache", "haste")

@@ -127,12 +127,14 @@ def test_what_needs_no_compiler_is_judged(tmp_path: Path) -> None:
     assert code == 1 and "does_not_load" in out, err
 
 
+@pytest.mark.thorough
 def test_whoever_does_not_compile_where_others_do_is_refused(tmp_path: Path) -> None:
     (tmp_path / "kernel.py").write_text(KERNEL.replace("std::exp(0.0)", "std::expp(0.0)"))
     code, out, err = in_process("evaluate", "problems/one.py", "kernel.py", "--json", *FLAGS, cwd=tmp_path)
     assert code == 1 and "does_not_load" in out, err
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("none")
 def test_a_models_kernel(tmp_path: Path) -> None:
     (tmp_path / "replies").mkdir()
@@ -145,6 +147,7 @@ def test_a_models_kernel(tmp_path: Path) -> None:
     _refused(tmp_path, "resume", "run", "--no-wait", run="run")
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("none")
 def test_the_python_api(tmp_path: Path) -> None:
     class Long(torch.nn.Module):

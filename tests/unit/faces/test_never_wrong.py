@@ -19,7 +19,7 @@ from fakes.net import example, made
 from fakes.pairs import agree, outcome, since
 from tilewright.faces.live import fallbacks, replacement
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.each(3)]
 
 
 @pytest.fixture(scope="module")

@@ -110,6 +110,7 @@ def _events(journal: Path) -> int:
         return 0
 
 
+@pytest.mark.thorough
 def test_a_budget_of_a_second_has_a_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """How long it may take then is `in_time`'s; here others may have the processors."""
     monkeypatch.setattr(in_time, "_FIRST_GRACE_S", 300.0)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.each(3)
+
 COMMAND = """# -*- coding: utf-8 -*-
 import sys
 from tilewright.faces.exits import exit_code, line, open_standards

@@ -120,6 +120,7 @@ def by_the_library(done: Finished) -> list[object]:
     return found
 
 
+@pytest.mark.thorough
 def test_catalog_tries_attention_by_the_library(tmp_path: Path) -> None:
     assert by_the_library(attention(tmp_path, (2, 4, 256, 64)))
 

@@ -116,6 +116,7 @@ def test_what_the_parent_ignores_stays_ignored(tmp_path: Path) -> None:
     assert all_ended(tree)
 
 
+@pytest.mark.few(0)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_that_waits_for_input_ends_at_once(tmp_path: Path, number: signal.Signals) -> None:
     pytest.importorskip("mcp")
@@ -134,6 +135,7 @@ def test_a_server_that_waits_for_input_ends_at_once(tmp_path: Path, number: sign
         assert time.monotonic() - begin < 20
 
 
+@pytest.mark.few(0)
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_bench_ends_with_all_its_tasks(tmp_path: Path, own_cache: Path, number: signal.Signals) -> None:

@@ -119,6 +119,7 @@ def test_a_fused_module_may_be_checkpointed(reentrant: bool, tmp_path: Path) -> 
     assert not fallbacks(mine) and len(found) == 2 + len(list(module.parameters()))
 
 
+@pytest.mark.thorough
 def test_processes_share_the_gradients_of_a_fused_module(tmp_path: Path) -> None:
     mine, module = pair(tmp_path)
     torch.save(mine, tmp_path / "fused.pt")

@@ -17,6 +17,8 @@ from fakes.realisers import cuda
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 
+pytestmark = pytest.mark.each(3)
+
 
 def along(equation: str, path: Sequence[int] | None = None) -> Callable[..., Any]:
     """As torch.einsum calls it, with opt_einsum's path or without."""

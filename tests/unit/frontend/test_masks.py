@@ -15,6 +15,8 @@ from tilewright.frontend.eager import unasked
 from tilewright.frontend.trace import trace
 from tilewright.ir.graph import Call, Graph
 
+pytestmark = pytest.mark.each(3)
+
 ids = torch.randint(0, 50, (2, 12))
 
 

@@ -13,7 +13,7 @@ from tilewright.frontend import exported
 from tilewright.frontend.recurrent import told_by_shape
 from tilewright.frontend.trace import trace
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.each(3)]
 
 
 class First(nn.Module):

@@ -19,7 +19,7 @@ from tilewright.frontend.trace import trace
 from tilewright.ir.graph import SOURCES, VIEWS, Graph
 from tilewright.ir.program import POINTWISE, REDUCTIONS
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.each(3)]
 
 
 class Applies(nn.Module):

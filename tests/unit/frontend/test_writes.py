@@ -18,7 +18,7 @@ from fakes import net
 from tilewright.frontend.trace import trace
 from tilewright.frontend.writes import written
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.each(3)]
 x = torch.randn(4, 8)
 HISTORY: list[Any] = []
 TABLES: dict[Any, Tensor] = {}

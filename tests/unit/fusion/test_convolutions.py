@@ -16,6 +16,8 @@ from tilewright.facts.pattern import Pattern
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 
+pytestmark = pytest.mark.each(3)
+
 
 def rand(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))

@@ -16,6 +16,8 @@ from torch import Tensor
 from fakes.matched import fused
 from tilewright.facts.pattern import Choice, Pattern, without_idle
 
+pytestmark = pytest.mark.each(3)
+
 
 def rand(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)))
@@ -124,19 +126,22 @@ def test_others_are_products_by_themselves(function: Callable[..., Any], args: t
     assert not gates(function, *args)
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    rows=st.lists(st.integers(1, 4), min_size=1, max_size=3), k=st.integers(2, 9), n=st.integers(2, 7),
-    woven=st.booleans(), first=st.booleans(), bias=st.booleans(), transposed=st.booleans(),
-)  # fmt: skip
-def test_halves_of_any_sizes(
-    rows: list[int], k: int, n: int, woven: bool, first: bool, bias: bool, transposed: bool
-) -> None:
-    def forward(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-        y = x @ w if transposed else F.linear(x, w)
-        y = y + b if bias else y
-        halves = (y[..., ::2], y[..., 1::2]) if woven else y.chunk(2, -1)
-        return torch.tanh(halves[0 if first else 1]) * halves[1 if first else 0]
+@pytest.mark.few(0)
+@pytest.mark.parametrize("examples", [9, 25])
+def test_halves_of_any_sizes(examples: int) -> None:
+    @settings(max_examples=examples, deadline=None)
+    @given(
+        rows=st.lists(st.integers(1, 4), min_size=1, max_size=3), k=st.integers(2, 9), n=st.integers(2, 7),
+        woven=st.booleans(), first=st.booleans(), bias=st.booleans(), transposed=st.booleans(),
+    )  # fmt: skip
+    def holds(rows: list[int], k: int, n: int, woven: bool, first: bool, bias: bool, transposed: bool) -> None:
+        def forward(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+            y = x @ w if transposed else F.linear(x, w)
+            y = y + b if bias else y
+            halves = (y[..., ::2], y[..., 1::2]) if woven else y.chunk(2, -1)
+            return torch.tanh(halves[0 if first else 1]) * halves[1 if first else 0]
 
-    w = rand(k, 2 * n) if transposed else rand(2 * n, k)
-    fused(forward, rand(*rows, k), w, rand(2 * n))  # holds what is found against the module
+        w = rand(k, 2 * n) if transposed else rand(2 * n, k)
+        fused(forward, rand(*rows, k), w, rand(2 * n))  # holds what is found against the module
+
+    holds()

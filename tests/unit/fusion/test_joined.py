@@ -24,7 +24,7 @@ from tilewright.ir.schedule import schedule
 from tilewright.ir.validation import validate
 from tilewright.realise.case_code import case_code
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.each(3)]
 X, COS, SIN = torch.randn(2, 3, 5, 12), torch.randn(5, 6), torch.randn(5, 6)
 
 

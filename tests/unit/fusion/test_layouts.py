@@ -19,7 +19,7 @@ from tilewright.fusion import match
 from tilewright.ir.graph import VIEWS, Graph
 from tilewright.ir.validation import validate
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.each(3)]
 IMAGES, MATRIX, HEADS = torch.randn(4, 6, 5, 7), torch.randn(40, 24), torch.randn(2, 8, 12, 16)
 SHUFFLED = torch.randn(2, 3, 8, 6)
 LAST = IMAGES.to(memory_format=torch.channels_last)

@@ -20,6 +20,8 @@ from tilewright.ir.access import each_of
 from tilewright.ir.graph import Graph
 from tilewright.realise.gemm.shape import matrices
 
+pytestmark = pytest.mark.each(3)
+
 
 def rand(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape)))

@@ -47,9 +47,11 @@ def module(seed: int) -> tuple[Callable[..., list[Tensor]], list[Tensor]]:
                      *(torch.randn(n, n, generator=generator) / n**0.5 for _ in range(3))]  # fmt: skip
 
 
-def test_random_modules_give_what_they_gave() -> None:
+@pytest.mark.few(0)
+@pytest.mark.parametrize("count", [9, 25])
+def test_random_modules_give_what_they_gave(count: int) -> None:
     several = gates = 0
-    for seed in range(25):
+    for seed in range(count):
         function, args = module(seed)
         programs = [p.program for p in fused(function, *args).patterns if p.kind == "product"]
         several += sum(len(p.outputs) > 1 for p in programs)

@@ -15,7 +15,7 @@ from tilewright.frontend.trace import trace
 from tilewright.ir.program import Reduction
 from tilewright.realise.case_code import case_code
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.each(3)]
 
 A, X, H = torch.rand(3, 6, 5), torch.randn(3, 6, 5), torch.randn(3, 5)
 Step = Callable[[int, Tensor], Tensor]

@@ -17,7 +17,7 @@ from fakes.realisers import cpu, cuda
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.each(3)]
 EXPERTS, TOP = 40, 8
 generator = torch.Generator().manual_seed(3)
 LOGITS = torch.randn(48, EXPERTS, generator=generator)

@@ -16,7 +16,7 @@ from tilewright.ir.graph import Node
 from tilewright.ir.program import SCANS
 from tilewright.realise.torch_code import expression
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.each(3)]
 
 
 def exclusive(x: Tensor, dim: int = 1) -> Tensor:

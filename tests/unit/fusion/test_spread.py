@@ -20,6 +20,8 @@ from tilewright.ir.validation import validate
 from tilewright.realise.case_code import case_code
 from tilewright.realise.gemm.shape import matrices
 
+pytestmark = pytest.mark.each(3)
+
 
 def found(name: str, dtype: torch.dtype = torch.float32) -> Pattern:
     graph = trace(Applies(SPREAD[name][0]), arguments(name, dtype), {})

@@ -20,6 +20,8 @@ from tilewright.ir.program import Operand, Output, Program, Reduction, Statement
 from tilewright.ir.validation import validate
 from tilewright.run.training import match_training
 
+pytestmark = pytest.mark.each(3)
+
 ROWS, WIDTH = 1200, 256
 
 

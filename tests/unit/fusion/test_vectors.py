@@ -18,6 +18,8 @@ from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.ir.graph import Graph
 
+pytestmark = pytest.mark.each(3)
+
 
 def rand(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)))

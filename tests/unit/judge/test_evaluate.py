@@ -241,6 +241,7 @@ def test_what_is_a_view_of_an_input_may_change_with_it(tmp_path: Path, keeps: bo
         assert (outcome.reason, "output 2 of an earlier call" in outcome.summary) == ("result_changes", True)
 
 
+@pytest.mark.thorough
 def test_an_impossible_time_is_implausible(tmp_path: Path) -> None:
     with _judge(tmp_path, cases=CASES[:1], machine=_machine(copy_bytes_per_s=1e3)) as slow_machine:
         slow_machine.open()

@@ -14,7 +14,7 @@ from tilewright.facts.outcome import Failure, Timed
 from tilewright.judge.evaluate import Judge
 from tilewright.judge.timing import measure
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.each(3)]
 
 SOURCE = """
 import torch

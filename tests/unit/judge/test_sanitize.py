@@ -61,6 +61,7 @@ def test_an_error_in_its_own_kernel_refuses_it(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_one_that_raises_there_is_not_refused_for_it(tmp_path: Path) -> None:
     text = MODEL.replace('print("called")', 'raise RuntimeError("not under a tool")')
@@ -73,6 +74,7 @@ def test_one_that_raises_there_is_not_refused_for_it(tmp_path: Path) -> None:
     assert "not under a tool" in found.notes[0]
 
 
+@pytest.mark.few(0)
 @pytest.mark.slow
 @pytest.mark.parametrize(("environment", "clean"), [((("GAIN", "2"), ("PATH", "nowhere")), True), ((), False)])
 def test_it_sees_the_variables_that_the_problem_reads(

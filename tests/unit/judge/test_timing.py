@@ -152,12 +152,14 @@ def test_a_memo_by_content_never_meets_a_content_again(judge: Judge, monkeypatch
     assert _ours_ns(judge, MEMO) < MISS_NS
 
 
+@pytest.mark.thorough
 def test_what_is_remembered_is_seen_on_contents_that_are_new(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Stirring, "swaps", lambda self, slot: ())
     outcome = judge.evaluate(_candidate(MEMO))
     assert isinstance(outcome, Failure) and outcome.reason == "remembers"
 
 
+@pytest.mark.thorough
 @pytest.mark.measured
 @pytest.mark.parametrize("judge", [64 << 20], indirect=True)
 def test_whoever_watches_the_inputs_has_no_time_to_work_ahead(judge: Judge) -> None:

@@ -54,6 +54,7 @@ def test_the_judge_takes_sums_of_rows_and_columns(tmp_path: Path) -> None:
     assert kinds == {"column_reduce", "pointwise", "row_reduce", "row_column_reduce"} and not matched[0].unmatched
 
 
+@pytest.mark.few(0)
 @pytest.mark.parametrize("across", [False, True])
 def test_few_vectors_take_one_pass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, across: bool) -> None:
     monkeypatch.setattr(lower_products, "LARGEST", 1)

@@ -35,6 +35,7 @@ def judged(tmp_path: Path, module: nn.Module, *given: Any) -> None:
     assert found.accepted, found.report
 
 
+@pytest.mark.thorough
 def test_a_llama_like_layer_with_grouped_heads(tmp_path: Path) -> None:
     judged(tmp_path, LlamaLayer().eval(), torch.randn(2, 12, 64))
 

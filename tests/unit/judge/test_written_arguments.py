@@ -67,18 +67,21 @@ def judged(folder: Path, block: type[nn.Module], text: str) -> Evaluated:
     )
 
 
+@pytest.mark.few(0)
 @pytest.mark.parametrize("block", [LlamaBlock, GPT2Block])
 def test_a_decoder_with_a_static_cache_is_judged_in_both_cases(block: type[nn.Module], tmp_path: Path) -> None:
     found = judged(tmp_path, block, ALIKE)
     assert found.accepted, found.report
 
 
+@pytest.mark.thorough
 def test_a_cache_that_one_prompt_fills_is_never_written_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoders, "LENGTH", 6)
     found = judged(tmp_path, LlamaBlock, ALIKE)
     assert found.accepted, found.report
 
 
+@pytest.mark.few(0)
 @pytest.mark.parametrize("part", ["float32", "int64"])
 def test_a_candidate_that_leaves_a_cache_as_it_was_is_refused(part: str, tmp_path: Path) -> None:
     found = judged(tmp_path, LlamaBlock, FORGETS.replace("PART", repr(part)))

@@ -29,6 +29,8 @@ from tilewright.kernels.cuda.conv.shape import GROUP, ConvShape
 from tilewright.kernels.cuda.conv.tiles import DEFAULTS, channel_of, make_point, make_points
 from tilewright.kernels.cuda.conv.windows import Windows
 
+pytestmark = pytest.mark.each(3)
+
 TF32 = {"precision": "tf32", "producers": 128}
 PLANE = {"phases": "plane", "producers": 128}
 

@@ -17,6 +17,8 @@ from torch import Tensor
 from tilewright.kernels.cpu import build as building
 from tilewright.kernels.cpu.build import build
 
+pytestmark = pytest.mark.each(3)
+
 # Worst error allowed, ulp of the true value rounded to fp32; subnormal results count in the smallest subnormal.
 ULPS = {
     "exp": 1.1, "exp2": 1.1, "expm1": 1.6, "log": 1.0, "log1p": 1.1, "log2": 1.1, "log10": 1.1, "sin": 1.7, "cos": 1.7,

@@ -18,6 +18,8 @@ from tilewright.ir.program import Program
 from tilewright.kernels.cuda.common.demand import demand
 from tilewright.realise.table import realisers
 
+pytestmark = pytest.mark.each(3)
+
 ONE_OF_EACH = {d.architecture: d for d in DEVICES.values()}
 PROGRAMS = {
     "a chain": lambda: kp.chain((1001, 333)),

@@ -23,6 +23,8 @@ from tilewright.kernels.cuda.rows.planning import make_plan
 from .test_cuda_plan import H200
 from .test_cuda_tiles import spec_of
 
+pytestmark = pytest.mark.each(3)
+
 
 class Shaped(simt.Memory):
     """A tensor that a kernel may ask for its shape."""

@@ -12,6 +12,8 @@ from torch import Tensor
 from fakes import warp
 from tilewright.kernels.cuda.rows import ranking
 
+pytestmark = pytest.mark.each(3)
+
 LANES = np.arange(warp.WARP)
 
 

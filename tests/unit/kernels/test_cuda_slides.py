@@ -29,6 +29,8 @@ from .test_cuda_demand import of
 from .test_cuda_free import Shaped, grid
 from .test_cuda_instructions import compiled
 
+pytestmark = pytest.mark.each(3)
+
 MODULES = (addresses, blocks, combine, cta, cta_rows, reducers, slides)
 
 

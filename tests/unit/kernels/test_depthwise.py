@@ -26,6 +26,8 @@ from tilewright.kernels.cuda.rows.reducers import Reducer
 
 from .test_cuda_free import Shaped
 
+pytestmark = pytest.mark.each(3)
+
 MODULES = (addresses, blocks, combine, cta, cta_rows, reducers, slides, staged, tiles, last)
 SUBTRACTED = 3
 

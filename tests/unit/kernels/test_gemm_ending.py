@@ -11,7 +11,7 @@ from tilewright.kernels.cuda.gemm.epilogue.epilogue import EpilogueStore
 from tilewright.kernels.cuda.gemm.host.compiling import compile_product
 from tilewright.kernels.cuda.gemm.host.plan import Point
 
-pytestmark = pytest.mark.slow  # a second for each kernel
+pytestmark = [pytest.mark.slow, pytest.mark.each(3)]  # a second for each kernel
 
 TOGETHER = (Point(tile_m=256, tile_n=128, cluster_m=1, cluster_n=2, bulk=True), Point(staged=True), Point())
 NO_SHADOW = (Point(tile_n=128, pingpong=True, bulk=True), Point(tile_n=128, scheme="fp16x3"))

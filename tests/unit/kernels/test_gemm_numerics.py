@@ -11,6 +11,8 @@ from fakes import gemm_model as model
 from tilewright.kernels.cuda.gemm.fp32 import bounds
 from tilewright.realise.gemm import points as product_points
 
+pytestmark = pytest.mark.each(3)
+
 SIDE = 12
 CONTRACT = 8 * 2.0**-23  # docs/precision.md: the floor of fp32 outputs, in the norm
 

@@ -27,7 +27,8 @@ from tilewright.realise.compose import compose
 from tilewright.run.matching import found_patterns
 from tilewright.run.optimize import write_candidate
 
-pytestmark = pytest.mark.filterwarnings("ignore:tilewright")  # of calls that run the original
+# Warnings are of calls that run the original.
+pytestmark = [pytest.mark.filterwarnings("ignore:tilewright"), pytest.mark.each(3)]
 
 SOURCE = """
 import torch

@@ -16,7 +16,7 @@ from fakes.composed import all_of, case, composed, load, matched, same
 from tilewright.facts.pattern import Choice, without_idle
 from tilewright.facts.run import CaseFacts
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.each(3)]
 __all__ = ["load"]  # a fixture
 
 BLOCK = """

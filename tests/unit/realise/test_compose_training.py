@@ -29,7 +29,7 @@ from tilewright.judge.candidate_process.step import tensors_of
 from tilewright.realise.compose import compose
 from tilewright.run.training import match_training
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.each(3)]
 
 SOURCE = """
 import torch

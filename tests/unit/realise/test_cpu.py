@@ -21,7 +21,7 @@ from tilewright.ir.validation import validate
 from tilewright.kernels.ops import DTYPES
 from tilewright.realise.cpu.declared import vector_dimension
 
-pytestmark = [pytest.mark.slow, pytest.mark.one_in(3)]
+pytestmark = [pytest.mark.slow, pytest.mark.one_in(4)]
 
 INF, NAN = float("inf"), float("nan")
 

@@ -14,6 +14,8 @@ from fakes.fused import load_fused
 from fakes.realisers import cpu
 from tilewright.ir.program import Program
 
+pytestmark = pytest.mark.each(3)
+
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "long_rows": lambda: kp.ranked((3, 50021), 64, op="smallest"),
     "one_row": lambda: kp.ranked((70001,), 8),

@@ -15,7 +15,7 @@ from fakes.realisers import cpu
 from fakes.traced import only_program
 from tilewright.ir.program import Program
 
-pytestmark = [pytest.mark.slow, pytest.mark.one_in(3)]
+pytestmark = [pytest.mark.slow, pytest.mark.one_in(4)]
 
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "rows": lambda: kp.cumulative("cumsum", (5, 1003)),

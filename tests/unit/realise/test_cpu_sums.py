@@ -17,6 +17,8 @@ from tilewright.facts.pattern import Choice
 from tilewright.ir.program import Program
 from tilewright.run.ahead import compiled_ahead
 
+pytestmark = pytest.mark.each(3)
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -21,7 +21,7 @@ from tilewright.fusion import match
 from tilewright.ir.access import Position
 from tilewright.ir.program import Load, Operand, Output, Program, Statement
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.one_in(3)]
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore"), pytest.mark.one_in(4)]
 INF, NAN = float("inf"), float("nan")
 slow = functools.partial(pytest.param, marks=pytest.mark.slow)  # each builds a kernel
 

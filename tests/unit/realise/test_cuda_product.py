@@ -33,7 +33,7 @@ from tilewright.realise.gemm.time import GemmWork, work_ns
 from tilewright.run import training
 from tilewright.run.matching import found_patterns
 
-pytestmark = pytest.mark.one_in(3)
+pytestmark = pytest.mark.one_in(4)
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ def test_what_lies_around_is_zero() -> None:
     assert depthwise(replace(made, body=ones)) == "something that is not 0 lies around the image"
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", list(OURS))
@@ -83,6 +84,7 @@ def test_kernels_compile_without_spilling(name: str, dtype: torch.dtype, tmp_pat
     assert module._FUSED.plan(walks, [16] * len(walks), gpu()).part.cells > 0
 
 
+@pytest.mark.few
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("window", [3, 7])

@@ -23,6 +23,8 @@ from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.realise.compose import compose
 
+pytestmark = pytest.mark.each(3)
+
 
 def eighth(rows: int, columns: int) -> Tensor:
     return torch.randn(rows, columns, generator=torch.Generator().manual_seed(rows)).to(torch.float8_e4m3fn)

@@ -25,7 +25,7 @@ from tilewright.kernels.cuda.gemm.epilogue.column_groups import LEAST
 from tilewright.realise.gemm import renderer as cuda_product
 from tilewright.realise.gemm.column_groups import LEAST_TOGETHER, has_column_groups
 
-pytestmark = pytest.mark.one_in(3)
+pytestmark = pytest.mark.one_in(4)
 
 
 @pytest.fixture(autouse=True)

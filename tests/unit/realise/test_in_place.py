@@ -14,6 +14,8 @@ from fakes import net
 from tilewright.faces.examples import examples_of
 from tilewright.faces.live import fallbacks
 
+pytestmark = pytest.mark.each(3)
+
 Forward = Callable[["Cached", Tensor], Tensor]
 
 

@@ -25,6 +25,8 @@ from tilewright.ir.graph import Call, Graph, Ref
 from tilewright.realise.library import flash_attn
 from tilewright.realise.library.table import found
 
+pytestmark = pytest.mark.each(3)
+
 HEADS, LONG, DEEP = 3, 10, 8
 
 

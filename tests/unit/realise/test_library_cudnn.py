@@ -22,6 +22,8 @@ from tilewright.realise.library.cudnn_conv import convolutions
 from tilewright.realise.library.table import found
 from tilewright.realise.subproblem_code import arguments
 
+pytestmark = pytest.mark.each(3)
+
 X = torch.linspace(-1, 2, 2 * 8 * 7 * 6).view(2, 8, 7, 6)
 LAST = X.contiguous(memory_format=torch.channels_last)
 

@@ -24,6 +24,8 @@ from tilewright.realise.library.row_calls import RowCall, row_calls
 from tilewright.realise.library.table import found
 from tilewright.realise.subproblem_code import arguments
 
+pytestmark = pytest.mark.each(3)
+
 KINDS = ("rms_norm", "layer_norm", "softmax", "cross_entropy", "swiglu", "geglu")
 X, Y = torch.linspace(-2, 3, 3 * 5 * 16).view(3, 5, 16), torch.linspace(1, -1, 3 * 5 * 16).view(3, 5, 16)
 CLASSES = torch.tensor([3, 0, -1, 7, 15])

@@ -26,6 +26,8 @@ from tilewright.kernels.cuda.gemm.epilogue.row_blocks import WIDTH
 from tilewright.realise.gemm.reduced import BLOCK, STATES, blocked
 from tilewright.realise.gemm.shape import factors
 
+pytestmark = pytest.mark.each(3)
+
 
 def rand(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape))).to(dtype)

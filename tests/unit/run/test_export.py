@@ -177,6 +177,7 @@ def alone(site: Path, code: str, *args: str, cwd: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.few(0)
 @pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 def test_the_wheel_of_a_result_runs_with_torch_and_tvm_ffi_alone(tmp_path: Path, training: bool) -> None:
@@ -283,6 +284,7 @@ assert sum(convolved.fallbacks().values()) == 1
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_convolution_is_loaded_without_the_dsl(tmp_path: Path) -> None:
     facts = case(CONVOLUTION, (torch.randn(8, 32, 40, 40, dtype=torch.bfloat16),), training=False)
@@ -318,6 +320,7 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence(tmp_path: Path) -> Non
         export(ours, tmp_path, name="mine")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_another_processor_is_told_what_it_lacks(tmp_path: Path) -> None:
     made = export(candidate(training=False), tmp_path, name="gated")

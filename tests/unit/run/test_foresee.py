@@ -142,6 +142,7 @@ def test_on_the_cpu_the_model_alone_orders_them() -> None:
     assert [dict(p)["grain"] for p in found.patterns[0].space.points] == [4096, 16384]
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_products_keep_the_order_of_their_own_model(tmp_path: Path) -> None:
     """And what their kernels take is learnt as of any other pattern."""

@@ -232,6 +232,7 @@ sys.exit(exit_code(optimized))
 """
 
 
+@pytest.mark.few(0)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_the_middle_of_tuning_leaves_an_accepted_result(tmp_path: Path, number: signal.Signals) -> None:
     here = Path(__file__).parent

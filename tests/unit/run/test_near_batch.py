@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tilewright.run.evaluator import Evaluator
 from tilewright.run.places import Places
 from tilewright.run.tune import tune
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("haste")]
 
 SOURCE = """
 import torch
@@ -51,7 +52,9 @@ def context(rows: int, *, out: Path, cache: Path) -> SearchContext:
         return bench.context(request)
 
 
-def test_a_run_at_another_batch_measures_few_points_and_the_winner_first(tmp_path: Path) -> None:
+def test_a_run_at_another_batch_measures_few_points_and_the_winner_first(tmp_path: Path, known: Path) -> None:
+    for name in ("cache", "empty"):
+        shutil.copytree(known, tmp_path / name)
     tuned = tune(problem(64), cache=tmp_path / "cache", budget_s=60.0, seed=0, say=print)
     (winner,) = tuned.winners
     near = context(96, out=tmp_path / "near", cache=tmp_path / "cache")

@@ -93,8 +93,8 @@ class ForkServer(ABC):
                 orphans = [pid for pid in children(self._process.pid) if pid not in self._cells]
                 if not orphans or not self.alive:
                     return
+                kill_tree(*orphans)
                 for pid in orphans:
-                    kill_tree(pid)
                     self._ask({"kind": "reap", "pid": pid})
 
     def close(self) -> None:

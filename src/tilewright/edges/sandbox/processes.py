@@ -17,11 +17,11 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _SCHEDULED = 2  # of the clocks that a process has, the one of the scheduler; see clock_getcpuclockid(3)
 
 
-def descendants(pid: int) -> list[int]:
-    """`pid` and every living process below it. A cell is a subreaper: nothing that it starts slips out by forking
-    twice."""
+def descendants(*pids: int) -> list[int]:
+    """These processes, and every living one below them. A cell is a subreaper: nothing that it starts slips out by
+    forking twice."""
     below = _by_parent(living=True)
-    found = [pid]
+    found = list(pids)
     for known in found:
         found += below.get(known, [])
     return found
@@ -160,21 +160,17 @@ def _listed(pid: int) -> list[int]:
     return found
 
 
-def kill_tree(pid: int) -> None:
-    """SIGKILL to all that descends from `pid`, and then to it. The process group that it leads is stopped first, at
-    once, so that none in it starts anything new. `pid` must not have been reaped yet."""
-    with contextlib.suppress(OSError):
-        os.killpg(pid, signal.SIGSTOP)
-    _signal(pid, signal.SIGSTOP)
+def kill_tree(*pids: int) -> None:
+    """SIGKILL to all that descends from these processes, and then to them. The process groups that they lead are
+    stopped first, so that none in them starts anything new. None of them may have been reaped yet."""
+    _signal_groups(pids, signal.SIGSTOP)
     for _ in range(_ROUNDS):
-        below = descendants(pid)[1:]
+        below = descendants(*pids)[len(pids) :]
         if not below:
             break
         for member in below:
             _signal(member, signal.SIGKILL)
-    with contextlib.suppress(OSError):
-        os.killpg(pid, signal.SIGKILL)
-    _signal(pid, signal.SIGKILL)
+    _signal_groups(pids, signal.SIGKILL)
 
 
 def kill_marked(marker: str) -> None:
@@ -196,6 +192,13 @@ def _carries(pid: int, marker: bytes) -> bool:
 
 def _all_pids() -> list[int]:
     return [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
+
+
+def _signal_groups(leaders: Iterable[int], which: signal.Signals) -> None:
+    for pid in leaders:
+        with contextlib.suppress(OSError):
+            os.killpg(pid, which)
+        _signal(pid, which)
 
 
 def _signal(pid: int, which: signal.Signals) -> None:

@@ -23,7 +23,10 @@ from tilewright.facts.errors import ModelOut, UserError
 
 # Not imported here: every worker reads every test file, and these take seconds.
 DISTRIBUTIONS = ("pydantic-ai-slim", "genai-prices", "openai", "anthropic", "google-genai")
-pytestmark = pytest.mark.skipif(not all(map(distribution, DISTRIBUTIONS)), reason="the extra `llm` is not installed")
+pytestmark = [
+    pytest.mark.skipif(not all(map(distribution, DISTRIBUTIONS)), reason="the extra `llm` is not installed"),
+    pytest.mark.each(3),
+]
 
 KEY = "sk-very-secret"
 MODELS = {"openai": "gpt-4o", "anthropic": "claude-opus-5-1", "google": "gemini-2.5-pro"}

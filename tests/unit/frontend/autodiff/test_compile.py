@@ -17,7 +17,7 @@ from tilewright.facts.gradients import Gradients
 from tilewright.frontend.trace import trace_training
 from tilewright.run.training import match_training
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.each(3), pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 class Of(nn.Module):

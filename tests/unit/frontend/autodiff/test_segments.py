@@ -20,7 +20,7 @@ from tilewright.ir.graph import VIEWS, Graph
 from tilewright.judge.candidate_process.step import tensors_of
 from tilewright.realise.case_code import case_code
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.each(3)]
 
 
 class Of(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .test_pool import agrees, image
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.each(3), pytest.mark.filterwarnings("ignore")]
 
 
 def convolved(x: Tensor, w: Tensor, b: Tensor | None = None, **settings: Any) -> Tensor:

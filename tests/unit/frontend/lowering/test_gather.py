@@ -27,7 +27,7 @@ from tilewright.ir.validation import validate
 from tilewright.realise.rows.ragged import stretch_of
 from tilewright.realise.torch_code import expression
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.each(3), pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 TABLE, ROWS, COLUMNS = torch.randn(40, 12), torch.randint(0, 40, (3, 5)), torch.randint(0, 12, (40, 7))
 
 

@@ -15,7 +15,7 @@ from fakes.program_interpreter import GraphRun, widened
 from tilewright.frontend.trace import trace
 from tilewright.ir.graph import Graph
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.each(3)]
 INF, NAN = float("inf"), float("nan")
 
 

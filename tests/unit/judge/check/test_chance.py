@@ -11,6 +11,8 @@ from torch import Tensor
 
 from tilewright.judge.check import chance
 
+pytestmark = pytest.mark.each(3)
+
 X = torch.randn(64, 300, generator=torch.Generator().manual_seed(0))
 EPS = 2.0**-23
 

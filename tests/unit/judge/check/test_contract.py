@@ -11,6 +11,8 @@ from tilewright.facts.outcome import OutputError
 from tilewright.judge.check.check import Findings
 from tilewright.judge.wire import messages as wire
 
+pytestmark = pytest.mark.each(3)
+
 SOURCE = """
 import torch
 import torch.nn.functional as F

@@ -13,6 +13,8 @@ from tilewright.judge.check.plan import BOUNDARY, BRIEF
 from tilewright.judge.reference_process.double import Double
 from tilewright.judge.wire import messages as wire
 
+pytestmark = pytest.mark.each(3)
+
 HEAD = """
 import torch
 import torch.nn.functional as F

@@ -118,6 +118,7 @@ def _in_little_memory(queue: multiprocessing.Queue[str]) -> None:
     queue.put(f"{found.judged[0].right}: {found.note}")
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_where_memory_does_not_suffice() -> None:
     """The truth of 8 million elements fits (64 MB each value), and what an ensemble keeps of them does not."""

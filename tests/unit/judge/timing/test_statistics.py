@@ -59,6 +59,7 @@ def _claims(rng: np.random.Generator, *, gain: float, memory: float) -> bool:
     return found.low > 1 + LEAST_GAIN
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("memory", [0.0, 0.3, 0.6])
 def test_the_same_code_is_called_faster_in_fewer_than_1_of_100_runs(memory: float) -> None:
     rng = np.random.default_rng(3)
