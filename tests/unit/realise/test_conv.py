@@ -19,7 +19,6 @@ from tilewright.facts.space import Space, point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.kernels.cuda.conv.tiles import make_points
-from tilewright.realise.conv import points as ways
 from tilewright.realise.conv.points import ranked_points, work_ns
 from tilewright.realise.conv.renderer import fits, shape_of, space
 from tilewright.realise.realiser import Fit, Refused
@@ -108,7 +107,7 @@ def test_some_points_of_each_precision_are_tried_the_likelier_first() -> None:
         assert tried[:4] == [first] * 4 and set(tried[4:]) == {"tf32", "fp16x3"} - {first}
 
 
-def test_phases_in_one_kernel_are_likelier_and_wait_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_phases_in_one_kernel_are_likelier() -> None:
     x, w = torch.empty(16, 64, 128, 128), torch.empty(64, 64, 3, 3)
     program = convolved(lambda x, w: F.conv_transpose2d(x, w, stride=2, padding=1, output_padding=1), x, w).program
     read = shape_of(program)
@@ -118,10 +117,8 @@ def test_phases_in_one_kernel_are_likelier_and_wait_for_a_gpu(monkeypatch: pytes
     best = {m: min(work_ns(program, read[0], make_points(read[0], p), H200) for p in ranked if p["phases"] == m)
             for m in ("plane", "last", "apart")}  # fmt: skip
     assert best["plane"] < best["last"] < best["apart"]
-    for proven in ({"apart"}, {"apart", "last", "plane"}):
-        monkeypatch.setattr(ways, "PROVEN_PHASES", frozenset(proven))
-        proposed = [dict(p)["phases"] for p in space(program, read[0], H200).points]
-        assert proposed and set(proposed) <= proven and ("plane" in proven) == (proposed[0] == "plane")
+    proposed = [dict(p)["phases"] for p in space(program, read[0], H200).points]
+    assert proposed[0] == "plane" and "apart" in proposed
 
 
 def test_a_file_compiles_and_gives_meta_tensors_of_the_output(tmp_path: Path) -> None:

@@ -11,25 +11,22 @@ For any stride, and for few channels, of which K is short.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-from cutlass import Float32, Int32, cute
+from cutlass import Int32, cute
 from cutlass.cute.nvgpu import warpgroup
 from cutlass.tensor_utils import LayoutEnum
 from cutlass.utils import hopper_helpers
 
-from ..common.control import loop, when
 from ..gemm.epilogue.epilogue import power_of_two
+from .filling import TileFilling
 from .gather import Gather
 from .kernel import ConvKernel, arrive, scale_exponent
 from .ptx import planes_of, write_chunk
-from .shape import ATOM, DEPTH, GROUP
+from .shape import ATOM, DEPTH
 
 CHUNK = 16  # bytes
 LINE = 128  # bytes of a row of a stage
-AT_ONCE = 4  # groups that a thread asks for together
-FEW_REGISTERS = 90  # of a thread that gathers; with more it asks for what comes next before it waits for what it asked
 
 
 def row_of(pixel: Any) -> Any:
@@ -47,8 +44,6 @@ class ImplicitConv(ConvKernel):
         super().__init__(*args, **named)
         s = self.shape
         self.rows, self.steps, self.tail = s.pixels, s.steps, s.tail
-        self.ahead = self.point.registers[0] > FEW_REGISTERS
-        self.at_once = AT_ONCE // self.point.planes if self.ahead else AT_ONCE
         self.gather = Gather(s, self.walk, self.item)
 
     def _layouts(self) -> list[Any]:
@@ -86,93 +81,23 @@ class ImplicitConv(ConvKernel):
         return self.gather.pixel(number), number < self.shape.pixels
 
     def _fill_all(self, barriers: Any, s_a: Any, state: tuple[Any, ...], fetch: Any, turn: Any) -> None:
-        """All steps of a tile; `ahead`: what comes next is asked for before what was asked for is waited for."""
-        begin, put = partial(self._begin, barriers, fetch, turn), partial(self._put, s_a, state, turn)
-        end, parts = partial(self._end, barriers, turn), self.point.producers // self.point.pixels
-        if not self.shape.natural:
-            self._in_turn(state, begin, put, end)
-            return
-        for number in range(parts):
-            body = partial(self._written_out, number, state[2], begin, put, end)
-            body() if parts == 1 else when(state[1] == number, body)
+        """All steps of a tile."""
+        row, part, pixel, scale = state
 
-    def _begin(self, barriers: Any, fetch: Any, turn: Any, step: Any) -> None:
-        fetch(step, turn + step)
-        self._await_free(barriers, turn + step)
+        def begin(step: Any) -> None:
+            fetch(step, turn + step)
+            self._await_free(barriers, turn + step)
 
-    def _end(self, barriers: Any, turn: Any, step: Any) -> None:
-        cute.arch.fence_view_async_shared()
-        cute.arch.sync_warp()
-        arrive(barriers + self._stage(turn + step)[0])
+        def put(step: Any, q: Any, values: list[Any]) -> None:
+            line = Int32(s_a.iterator.toint()) + self._stage(turn + step)[0] * self.point.pixel_bytes + row * LINE
+            self._write((line, row % 8), scale, q, values)
 
-    def _put(self, s_a: Any, state: tuple[Any, ...], turn: Any, step: Any, q: Any, values: list[Any]) -> None:
-        """A group of a step's."""
-        row, _, _, scale = state
-        line = Int32(s_a.iterator.toint()) + self._stage(turn + step)[0] * self.point.pixel_bytes + row * LINE
-        self._write((line, row % 8), scale, q, values)
+        def end(step: Any) -> None:
+            cute.arch.fence_view_async_shared()
+            cute.arch.sync_warp()
+            arrive(barriers + self._stage(turn + step)[0])
 
-    def _batches(self, step: int) -> list[range]:
-        """The groups of a step that a thread of the first part reads, as many together as are asked for at once."""
-        short = self.tail and step == self.steps - 1
-        each = (self.tail if short else DEPTH // ATOM) * (ATOM // GROUP) // (self.point.producers // self.point.pixels)
-        return [range(i, min(i + self.at_once, each)) for i in range(0, each, self.at_once)]
-
-    def _written_out(self, part: int, pixel: Any, begin: Any, put: Any, end: Any) -> None:
-        """Steps whose numbers are constants of the code, by the threads of a part."""
-        todo = []
-        for step in range(self.steps):
-            batches = self._batches(step)
-            first = part * batches[-1].stop
-            todo += [(step, [first + q for q in some], some is batches[-1]) for some in batches]
-        asked: list[list[Any]] = []
-        for number, (step, some, last) in enumerate(todo):
-            for of_step, own, _ in todo[len(asked) : number + 1 + self.ahead]:
-                asked.append([self.gather.natural(of_step * (DEPTH // GROUP) + q, pixel) for q in own])
-            if number == 0 or todo[number - 1][2]:
-                begin(step)
-            for q, values in zip(some, asked[number], strict=True):
-                put(step, q, values)
-            if last:
-                end(step)
-
-    def _in_turn(self, state: tuple[Any, ...], begin: Any, put: Any, end: Any) -> None:
-        """Steps of groups of neighbouring channels, by all threads alike."""
-        whole, words = self.steps - (self.tail > 0), GROUP * self.item // 4
-        held = cute.make_rmem_tensor((self.at_once * words,), Float32 if self.item == 4 else Int32)
-        part, pixel = state[1], state[2]
-
-        def group(kind: int, q: int) -> Any:
-            """Of the thread's part; all steps but the last are of one kind."""
-            return q if self.point.producers == self.point.pixels else part * self._batches(kind)[-1].stop + q
-
-        def ask(step: Any, kind: int, some: range) -> None:
-            for i, q in enumerate(some):
-                for j, value in enumerate(self.gather.blocked(step * (DEPTH // GROUP) + group(kind, q), pixel)):
-                    held[i * words + j] = value
-
-        def one(step: Any, *, kind: int = 0, after: int | None = 0) -> None:
-            batches = self._batches(kind)
-            for number, some in enumerate(batches):
-                if not self.ahead:
-                    ask(step, kind, some)
-                found = [[held[i * words + j] for j in range(words)] for i in range(len(some))]
-                if self.ahead and number + 1 < len(batches):
-                    ask(step, kind, batches[number + 1])
-                elif self.ahead and after is not None:
-                    ask(step + 1, after, self._batches(after)[0])
-                if number == 0:
-                    begin(step)
-                for q, values in zip(some, found, strict=True):
-                    put(step, group(kind, q), values)
-            end(step)
-
-        if self.ahead:
-            ask(Int32(0), 0, self._batches(0)[0])
-        if whole:
-            loop(Int32(0), Int32(whole - 1), one)
-            one(Int32(whole - 1), after=self.steps - 1 if self.tail else None)
-        if self.tail:
-            one(Int32(whole), kind=whole, after=None)
+        TileFilling(self.shape, self.point, self.gather, begin=begin, put=put, end=end).run(part, pixel)
 
     def _write(self, line: tuple[Any, Any], scale: Any, q: Any, values: list[Any]) -> None:
         """A chunk of each plane."""
