@@ -14,7 +14,8 @@ from .wire import messages as wire
 
 _COMPILE_LIMIT_S, _AUTOTUNE_LIMIT_S = 240.0, 900.0
 _LATE = "not compiled within the budget"
-_COMPILE_SHARE = 0.5  # of a run's time, until which it is waited for
+_BEGIN_SHARE = 0.5  # of a run's time, until which it may begin
+_COMPILE_SHARE = 0.75  # until which it is waited for: without it nobody knows whether it is ahead
 
 
 class CompiledBaseline:
@@ -66,7 +67,7 @@ class CompiledBaseline:
     def compiled(self) -> Cell | None:
         """The torch.compile baseline once it is warm; None where none is wanted, and, with a note, when it can't be
         had."""
-        if self._cell is None and self._requests and not self._time.left_s(_COMPILE_SHARE):
+        if self._cell is None and self._requests and not self._time.left_s(_BEGIN_SHARE):
             self._requests = ()
             self._left_out(_LATE)
         self._post()
