@@ -148,7 +148,7 @@ def convolution(name: str, dtype: str, *, last: bool) -> Task:
         return f"torch.randn({', '.join(map(str, shape))}, dtype=torch.{dtype}){lies}{scale}"
 
     depth = channels // groups * window * window
-    weights = {"w": tensor(made, channels // groups, window, window, scale=f" * {depth}**-0.5"),
+    weights: dict[str, Shape] = {"w": tensor(made, channels // groups, window, window, scale=f" * {depth}**-0.5"),
                **dict.fromkeys(("s", "t"), (made,))}  # fmt: skip
     buffers = {"mean": f"torch.zeros({made}, dtype=torch.{dtype})", "var": f"torch.ones({made}, dtype=torch.{dtype})"}
     inputs: dict[str, Shape] = {"x": tensor(batch, channels, size, size)}

@@ -259,9 +259,10 @@ def server_for(
 
 
 def compile_server() -> ForkServer:
-    """This process's server for compilers of kernels, which has imported the DSL where that is installed."""
+    """This process's server for compilers of kernels, which has imported the DSL where that is installed. It sees no
+    GPU: what it imports would start CUDA, and nothing could be forked of it."""
     environment = common_environment(threads=0, outer=os.environ, device="cuda")
-    return _branch(_trunk(environment), environment, _COMPILER)
+    return _branch(_trunk(environment), {**environment, "CUDA_VISIBLE_DEVICES": ""}, _COMPILER)
 
 
 def left_aside() -> tuple[str, ...]:
