@@ -31,6 +31,12 @@ if TYPE_CHECKING:
     from ..judge.discover import LookedInto
 
 _MOST_KNOWN: tuple[tuple[tuple[str, ...], int], ...] = ((("note",), 3), (("rule", "realised"), 2))  # shown to a model
+_LEAST_FOR_LAYOUTS_S = 180.0  # two layouts share a budget: of less, neither has enough
+
+
+def tries_layouts(request: Request) -> bool:
+    """Whether a network of convolutions is also tried with other layouts between them."""
+    return request.strategy in WITH_ALGEBRA and request.algebra and request.budget_s >= _LEAST_FOR_LAYOUTS_S
 
 
 class Learning:
@@ -44,7 +50,7 @@ class Learning:
         """Opens the judge: the cases' facts come from running the reference once."""
         request, opened, places, say = self._request, self._opened, self._places, self._say
         cases, device, machine = opened.cases, opened.device, opened.machine
-        if request.strategy in WITH_ALGEBRA and request.algebra:
+        if tries_layouts(request):
             cases = with_layouts(cases, device)
         matched = found_patterns(cases, device, allow_tf32=self._problem.allow_tf32)
         titles = [p.title for p in matched[0].patterns]

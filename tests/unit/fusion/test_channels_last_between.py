@@ -9,16 +9,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fakes.facts import PROBLEM
 from fakes.program_interpreter import GraphRun, widened
 from fakes.realisers import H200
 from tilewright.facts.problem import Work
-from tilewright.facts.run import CaseFacts
+from tilewright.facts.run import CaseFacts, Request
 from tilewright.facts.space import Space
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.fusion.layouts import channels_last_between
 from tilewright.ir.graph import Graph
 from tilewright.ir.program import Program
+from tilewright.run.learning import tries_layouts
 from tilewright.run.matching import found_patterns, with_layouts
 
 LAST = (0, 2, 3, 1)
@@ -122,3 +124,9 @@ def test_both_layouts_are_judged() -> None:
         for g in (graph, made.rewritten)
     ]
     assert (8, 64, 56, 56) in domains[0] - domains[1] and (8, 56, 56, 64) in domains[1] - domains[0]
+
+
+def test_two_layouts_take_a_budget_that_has_room_for_both() -> None:
+    request = Request(run="r", problem=PROBLEM, strategy="catalog", seed=0, budget_s=300.0)
+    assert tries_layouts(request) and not tries_layouts(replace(request, budget_s=60.0))
+    assert not tries_layouts(replace(request, algebra=False))
