@@ -16,7 +16,7 @@ import kept
 from tilewright.edges.gpu import machine as machines
 from tilewright.kernels.cpu import build
 
-# What a process keeps as its compiler outlives the test that asked for it: haste is told by another variable. Headers
+# Haste is told by a variable, and the compiler is another only where a test asks for it. Headers
 # of the system, two fifths of what is left, are read once; where the flags are others, gcc reads the text.
 _SCRIPT = """#!/bin/bash
 if [ -n "$TESTS_IN_HASTE" ] && [[ "$*" == *" -O3 "* ]]; then

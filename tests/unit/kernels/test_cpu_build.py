@@ -12,7 +12,7 @@ from tilewright.kernels.cpu import build as building
 
 @pytest.fixture(autouse=True)
 def _forget_the_compiler() -> object:
-    cached = (building._compiler, building._identity, building._processor)
+    cached = (building._identity, building._processor)
     for function in cached:
         function.cache_clear()
     yield

@@ -77,7 +77,6 @@ def load(source: Path, defines: Mapping[str, int]) -> Callable[..., Any]:
     return run
 
 
-@functools.cache
 def _compiler() -> str:
     for name in filter(None, (os.environ.get("CXX"), "g++", "c++")):
         found = shutil.which(name)
