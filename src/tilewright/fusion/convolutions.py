@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from tilewright.facts.pattern import Bind, Match
 from tilewright.ir.access import Access, Position, Quotient
 from tilewright.ir.contraction import Contracted, Letters
-from tilewright.ir.graph import Call, Node, Ref, Struct, Template
+from tilewright.ir.graph import Call, Node, Ref, Struct, Template, channels_last
 from tilewright.ir.program import Contraction, Operand, Output, Program, Statement
 
 from .coarse import refined
@@ -104,8 +104,8 @@ def convolutions(
 
 def lies_channels_last(node: Node) -> bool:
     """Whether the second of a value's dimensions is the innermost, and the others are in their order."""
-    last = (0, *range(2, len(node.shape)), 1)
-    wide = [[d for d in order if node.shape[d] > 1] for order in (node.order, last)]
+    orders = (node.order, channels_last(len(node.shape)))
+    wide = [[d for d in order if node.shape[d] > 1] for order in orders]
     return bool(node.order) and wide[0] == wide[1]
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tilewright.ir.graph import Graph, Node
+from tilewright.ir.graph import Graph, Node, channels_last
 from tilewright.ir.program import POINTWISE, Program
 
 from .convolutions import Convolved, by_itself, convolution
@@ -39,7 +39,7 @@ def channels_last_between(graph: Graph, supported: Callable[[Program], bool]) ->
             if source.name not in moved and _is_free(flow, source, found):
                 moved.add(source.name)
                 todo.append(source.name)
-    nodes = tuple(replace(n, order=_last(n)) if n.name in moved else n for n in graph.nodes)
+    nodes = tuple(replace(n, order=channels_last(len(n.shape))) if n.name in moved else n for n in graph.nodes)
     return Relaid(graph=replace(graph, nodes=nodes), convolutions=read)
 
 
@@ -67,7 +67,3 @@ def _alike(flow: Flow, node: Node) -> list[Node]:
     """What an element of this value is computed of, and is best laid alike."""
     sources = [flow.nodes[name] for name in node.sources]
     return [s for s in sources if s.shape == node.shape] if node.op in POINTWISE else []
-
-
-def _last(node: Node) -> tuple[int, ...]:
-    return (0, *range(2, len(node.shape)), 1)

@@ -157,3 +157,8 @@ def refs(template: Any) -> tuple[str, ...]:
         return (template.name,)
     items = template.items if isinstance(template, Struct) else template if isinstance(template, tuple) else ()
     return tuple(name for item in items for name in refs(item))
+
+
+def channels_last(rank: int) -> tuple[int, ...]:
+    """`Node.order` of a value of so many dimensions whose second, the channels, is the innermost."""
+    return (0, *range(2, rank), 1)

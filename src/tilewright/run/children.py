@@ -43,11 +43,12 @@ def shared_out(
     count = max(1, min(jobs, allowed or jobs, len(tasks)))
     # As in a cell: what else steers a compiler would make another kernel than the one that a cell asks for.
     environment = common_environment(threads=0, outer=os.environ)
-    environment |= {name: os.environ[name] for name in _OURS if name in os.environ}
+    environment |= {name: os.environ[name] for name in _OURS if name in os.environ} | {"CUDA_VISIBLE_DEVICES": ""}
     branch = Branch(compile_server(), environment=environment, imports=imports, folder=folder)
     work = _Work(
-        server=branch, module=module, asked=asked, folder=folder, environment=environment,
-        ends_at_s=time.monotonic() + limit_s, left=deque(enumerate(tasks)), workers=count, said=[""] * len(tasks),
+        server=compile_server() if branch.spoilt else branch, module=module, asked=asked, folder=folder,
+        environment=environment, ends_at_s=time.monotonic() + limit_s, left=deque(enumerate(tasks)), workers=count,
+        said=[""] * len(tasks),
     )  # fmt: skip
     try:
         with ThreadPoolExecutor(count) as pool:

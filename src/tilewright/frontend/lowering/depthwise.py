@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.ir.access import Position
+from tilewright.ir.graph import channels_last
 
 from .lower import FLOATS, Builder, Expr, Lowering, NotLowered, memory_order
 from .pool import each_side
@@ -31,7 +32,7 @@ def _depthwise(rank: int) -> Lowering:
         along = _Windows(counts, apart, before, within)
         if memory_order(b.ins[0]) != order:
             raise NotLowered
-        if order == (0, *range(2, rank + 2), 1) and weight.shape[0] == groups:
+        if order == channels_last(rank + 2) and weight.shape[0] == groups:
             total = _last(b, x, weight, along)
         elif not order:
             total = _first(b, x, weight, along)
