@@ -179,6 +179,7 @@ class _Answer:
         self, client: JudgeClient, method: str, path: str, query: Mapping[str, Any], *, body: Any = None, last: str = ""
     ) -> None:  # fmt: skip
         self._connection = client._connection()
+        self._answer: HTTPResponse | None = None
         self._asked = (method, f"{client._prefix}{path}{'?' if query else ''}{urlencode(query)}")
         self._body = None if body is None else json.dumps(body).encode()
         self._headers = client._headers | ({"Last-Event-ID": last} if last else {})
@@ -188,15 +189,17 @@ class _Answer:
             self._connection.request(*self._asked, body=self._body, headers=self._headers)
             if self._connection.sock is not None:
                 self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            answer = self._connection.getresponse()
-            if answer.status < 400:
-                return answer
-            raise _refused(answer)
+            self._answer = self._connection.getresponse()
+            if self._answer.status >= 400:
+                raise _refused(self._answer)
+            return self._answer
         except BaseException:
-            self._connection.close()
+            self.__exit__()
             raise
 
     def __exit__(self, *_: object) -> None:
+        if self._answer is not None:
+            self._answer.close()
         self._connection.close()
 
 

@@ -90,12 +90,14 @@ class Taken:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgingTerms:
-    """What a judging process is told when it starts: how it judges everything. `environment`: as in Problem."""
+    """What a judging process is told when it starts: how it judges everything. `cache` as in Places; `folder`: where it
+    keeps what it makes, "" for the usual place. `environment`: as in Problem."""
 
     target: Target
     timing: Timing
     seed: int
     cache: str
+    folder: str = ""
     sanitize: bool = False
     environment: tuple[tuple[str, str], ...] = ()
 

@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ Asgi = Callable[[Scope, Any, Any], Awaitable[None]]
 
 OPEN = ("/healthz", "/docs", "/openapi.json")  # say nothing of anybody's
 _BODY_S = 30.0  # for a body to arrive
+_DRAIN_S, _MOST_DRAINED = 1.0, 64 << 20
 _MOST_METHOD = ("GET", "POST", "DELETE", "HEAD")
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+)(?::[0-9]{1,5})?")
 
@@ -98,6 +100,7 @@ class Gate:
                     scope["state"]["body"] = await self._body(headers, receive)
             await self._app(scope, receive, told)
         except Refusal as refusal:
+            await _drain(scope, receive)
             await self._refuse(refusal, told)
         finally:
             waited = bool(scope.get("state", {}).get("waited"))
@@ -140,6 +143,8 @@ class Gate:
     async def _body(self, headers: dict[bytes, bytes], receive: Any) -> bytes:
         if headers.get(b"content-type", b"").split(b";")[0].strip().lower() != b"application/json":
             raise Refusal(415, "wrong_type", "send JSON: Content-Type: application/json")
+        if b"transfer-encoding" in headers and b"content-length" in headers:
+            raise Refusal(400, "malformed", "two lengths of one body")
         if b"content-encoding" in headers:
             raise Refusal(415, "wrong_type", "send JSON as it is, without Content-Encoding")
         most = self._terms.most_bytes
@@ -160,6 +165,18 @@ class Gate:
                         return bytes(found)
         except TimeoutError:
             raise Refusal(408, "too_slow", f"a body must arrive within {_BODY_S:g} s") from None
+
+
+async def _drain(scope: Scope, receive: Any) -> None:
+    """Throw away what is left of a body, if that is little and comes soon: who still sends does not read an answer."""
+    left = _MOST_DRAINED
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DRAIN_S):
+            while scope["method"] not in ("GET", "HEAD", "DELETE") and left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if not message.get("more_body"):
+                    return
 
 
 def _headers(scope: Scope) -> dict[bytes, bytes]:

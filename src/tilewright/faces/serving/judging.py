@@ -74,7 +74,7 @@ class KeptJudge:
                 self._at_hand = (problem, *self._bench(problem))
         elif self._at_hand is None or self._about != submission.about:
             self.close()
-            self._folder = self._open.enter_context(TemporaryDirectory(prefix="tilewright-posted-"))
+            self._folder = self._open.enter_context(self._own_folder())
             path = Path(self._folder, f"{submission.problem}.py")
             path.write_text(submission.source, encoding="utf-8")
             problem = self._read(path, order)
@@ -88,7 +88,7 @@ class KeptJudge:
         return replace(read, environment=self._terms.environment)
 
     def _bench(self, problem: Problem) -> tuple[Bench, SearchContext]:
-        out = self._open.enter_context(TemporaryDirectory(prefix="tilewright-serve-"))
+        out = self._open.enter_context(self._own_folder())
         request = Request(
             run=new_run(), problem=problem, strategy=GIVEN, seed=self._terms.seed, budget_s=0.0,
             timing=self._terms.timing,
@@ -96,6 +96,9 @@ class KeptJudge:
         places = Places(out=Path(out), cache=Path(self._terms.cache))
         bench = self._open.enter_context(self._bench_of(request, places=places, say=self._say, machine=None))
         return bench, bench.context(request)
+
+    def _own_folder(self) -> TemporaryDirectory[str]:
+        return TemporaryDirectory(prefix="tilewright-serve-", dir=self._terms.folder or None)
 
     def _events(self, bench: Bench, context: SearchContext, candidate: Candidate) -> tuple[Event, ...]:
         steps = given(candidate, sanitize=self._terms.sanitize)

@@ -8,15 +8,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
-from ...edges.sandbox.offspring import offspring
+from ...edges.sandbox.offspring import ending, offspring
 from ...facts import codec
 from ...facts.errors import HarnessError
 from ...facts.ticket import Judged, JudgingOrder, JudgingProgress, JudgingTerms, TicketFault
 
 COMMAND = (sys.executable, "-P", "-m", "tilewright.faces.serving.judging")
 _POLL_S = 0.1
+_GRACE_S = 10.0  # for one that ends by itself
 _PIECE_BYTES = 1 << 16
 _MOST_LINE = 8 << 20  # bytes of what it says in one line
 
@@ -40,6 +41,7 @@ class JudgingProcess:
         self._open = ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
         self._said = b""
+        self._working = False
 
     def judge(
         self, order: JudgingOrder, *, say: Callable[[str], None], wanted: Callable[[], bool], limit_s: float
@@ -49,6 +51,7 @@ class JudgingProcess:
         ends_s = time.monotonic() + limit_s
         try:
             self._tell(order)
+            self._working = True
             while True:
                 if not wanted():
                     raise Unwanted
@@ -57,6 +60,7 @@ class JudgingProcess:
                     return TicketFault(whose="project", text=f"it was not judged within {limit_s:g} s (--limit)")
                 for said in self._lines():
                     if not isinstance(said, JudgingProgress):
+                        self._working = False
                         return said
                     say(said.text)
         except (JudgeEnded, Unwanted):
@@ -65,7 +69,15 @@ class JudgingProcess:
 
     def close(self) -> None:
         """End it. Safe to call twice."""
-        self._process, self._said = None, b""
+        process, self._process, self._said = self._process, None, b""
+        if process is not None and process.stdin is not None:
+            with suppress(OSError):
+                process.stdin.close()  # one that waits for orders ends by itself
+            process.stdin = None
+            if not self._working or ending():  # that one was told to end: a second word would not let it clean up
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_GRACE_S)
+        self._working = False
         self._open.close()
 
     def _tell(self, order: JudgingOrder) -> None:

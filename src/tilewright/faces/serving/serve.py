@@ -5,10 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import uvicorn
@@ -67,7 +68,7 @@ def serve(terms: ServeTerms, *, say: Callable[[str], None]) -> None:
         measured_machine(terms.judging.target, cache_dir=Path(terms.judging.cache), say=say)  # while nothing runs
         with closing(TicketQueue(terms.queue or str(terms.state / "queue.db"), server=server)) as queue:
             board, counts = ProgressBoard(), Counts()
-            judges = _judges(terms)
+            judges = _judges(terms, terms.state / "judging")
             posted = terms.local if terms.posted_problems is None else terms.posted_problems
             desk = Desk(
                 queue=queue, board=board, roots=roots, counts=counts, posted_problems=posted, judges=len(judges)
@@ -76,7 +77,7 @@ def serve(terms: ServeTerms, *, say: Callable[[str], None]) -> None:
             with closing(JudgePool(queue, judges, terms.pool, path_of=roots.path_of, say=say, board=board)) as pool:
                 pool.start()
                 print(f"listening on {url_of(terms.host, listening)}", file=sys.stderr, flush=True)
-                uvicorn.Server(_settings(gate)).run(sockets=[listening])
+                uvicorn.Server(settings_of(gate)).run(sockets=[listening])
 
 
 def _require_sound(terms: ServeTerms) -> None:
@@ -110,10 +111,13 @@ def _alone(state: Path) -> Iterator[str]:
         yield name
 
 
-def _judges(terms: ServeTerms) -> list[Judge]:
-    """On each device so many; none takes the threads of a library for its own."""
+def _judges(terms: ServeTerms, folder: Path) -> list[Judge]:
+    """On each device so many, with a folder in which nothing is left of an earlier server that was killed."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(mode=0o700)
+    judging = replace(terms.judging, folder=str(folder.resolve()))
     places = [{"CUDA_VISIBLE_DEVICES": device} for device in terms.devices] or [{}]
-    return [JudgingProcess(terms.judging, environment=place) for place in places for _ in range(terms.jobs)]
+    return [JudgingProcess(judging, environment=place) for place in places for _ in range(terms.jobs)]
 
 
 def _gate_terms(terms: ServeTerms, keys: KeyFile | None) -> GateTerms:
@@ -125,7 +129,8 @@ def _gate_terms(terms: ServeTerms, keys: KeyFile | None) -> GateTerms:
     )  # fmt: skip
 
 
-def _settings(gate: Gate) -> uvicorn.Config:
+def settings_of(gate: Gate) -> uvicorn.Config:
+    """How HTTP is spoken: no proxies are believed, and what a peer may hold open is bounded."""
     return uvicorn.Config(
         gate, log_level="warning", access_log=False, lifespan="off", ws="none", http="h11", loop="asyncio",
         proxy_headers=False, server_header=False, limit_concurrency=_MOST_CONNECTIONS, timeout_keep_alive=30,
