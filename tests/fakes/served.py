@@ -19,14 +19,14 @@ from tilewright.client import JudgeClient, RewardFormula, Submitted
 from tilewright.edges.queue import TicketQueue
 from tilewright.faces.listening import opened_socket
 from tilewright.faces.serving.counts import Counts
-from tilewright.faces.serving.gate import Gate, GateTerms
+from tilewright.faces.serving.gate import GateTerms, HttpGate
 from tilewright.faces.serving.keys import KeyFile, KeyHolder, KeyLimits, add_key
 from tilewright.faces.serving.pool import JudgePool, PoolTerms, ProgressBoard
 from tilewright.faces.serving.process import JudgeEnded, Unwanted
 from tilewright.faces.serving.roots import ProblemRoots
 from tilewright.faces.serving.routes import Desk, application
 from tilewright.faces.serving.serve import settings_of
-from tilewright.facts.ticket import Judged, JudgingOrder, TicketFault
+from tilewright.facts.ticket import JudgingOrder, TicketFault, TicketVerdict
 
 PROBLEM = "class Model: ...\n\n\ndef get_inputs(): ...\n\n\ndef get_init_inputs(): ...\n"
 
@@ -46,7 +46,7 @@ class StandInJudge:
 
     def judge(
         self, order: JudgingOrder, *, say: Callable[[str], None], wanted: Callable[[], bool], limit_s: float
-    ) -> Judged | TicketFault:
+    ) -> TicketVerdict | TicketFault:
         self.orders.append(order)
         word, marker = order.submission.candidate.files[0].text.partition("\n")[0].split(" ")[1:3]
         say(f"looking at {word}")
@@ -60,13 +60,13 @@ class StandInJudge:
             return TicketFault(whose="machine", text="too busy to judge")
         accepted = word != "wrong"
         shown = {
-            "verdict": {"accepted": accepted, "reason": "faster" if accepted else "wrong_values"},
+            "verdict": {"accepted": accepted, "reason": "faster" if accepted else "wrong_values", "summary": word},
             "notes": [marker],
         }
         if not accepted:
-            return Judged(accepted=False, lows=(), claimed=(), shown=json.dumps(shown))
+            return TicketVerdict(accepted=False, lows=(), claimed=(), shown=json.dumps(shown))
         lows = (("eager", 2.0), ("compile", 0.9))
-        return Judged(accepted=True, lows=lows, claimed=("eager",), shown=json.dumps(shown))
+        return TicketVerdict(accepted=True, lows=lows, claimed=("eager",), shown=json.dumps(shown))
 
     def close(self) -> None: ...
 
@@ -128,7 +128,7 @@ def served(
             hosts=frozenset({"127.0.0.1", "judge.lan"}), keys=KeyFile(keys, limits) if names else None,
             everybody=KeyHolder(name="local", digest="", limits=limits), most_bytes=most_bytes,
         )  # fmt: skip
-        server = uvicorn.Server(settings_of(Gate(application(desk), terms, counts)))
+        server = uvicorn.Server(settings_of(HttpGate(application(desk), terms, counts)))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         pool.start()
         thread.start()

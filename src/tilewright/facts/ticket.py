@@ -45,7 +45,7 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class TicketVerdict:
     """What the judge said. `lows`: the lower bound of baseline time / candidate time, by baseline; `claimed`: the
     baselines over which a gain may be claimed, beyond noise; `shown`: the verdict as JSON text, with fields of
     `evaluate --json`."""
@@ -76,7 +76,7 @@ class Ticket:
     submitted_s: float
     taken_s: float
     ended_s: float
-    outcome: Judged | TicketFault | None = None
+    outcome: TicketVerdict | TicketFault | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

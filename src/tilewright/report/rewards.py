@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from ..facts.ticket import Judged
+from ..facts.ticket import TicketVerdict
 
 Formula = Literal["log_ratio", "right_log_ratio", "ratio", "right"]
 Against = Literal["eager", "compile", "best"]
@@ -32,7 +32,7 @@ class RewardRule:
     cap: float = 3.0
 
 
-def reward(judged: Judged, rule: RewardRule) -> float | None:
+def reward(judged: TicketVerdict, rule: RewardRule) -> float | None:
     """0.0 where the candidate was refused; else the formula of the ratio's lower bound, at most `cap`. A gain that may
     not be claimed counts as a ratio of 1. None: the baseline was not timed, and nothing can be said."""
     if not judged.accepted:

@@ -7,16 +7,18 @@ from typing import get_args
 
 import pytest
 
-from tilewright.facts.ticket import Judged
+from tilewright.facts.ticket import TicketVerdict
 from tilewright.report import Formula, RewardRule, reward
 
 
-def judged(eager: float = 2.0, compiled: float | None = 1.5, claimed: tuple[str, ...] = ("eager", "compile")) -> Judged:
+def judged(
+    eager: float = 2.0, compiled: float | None = 1.5, claimed: tuple[str, ...] = ("eager", "compile")
+) -> TicketVerdict:
     lows = (("eager", eager),) if compiled is None else (("eager", eager), ("compile", compiled))
-    return Judged(accepted=True, lows=lows, claimed=claimed, shown="{}")
+    return TicketVerdict(accepted=True, lows=lows, claimed=claimed, shown="{}")
 
 
-REFUSED = Judged(accepted=False, lows=(), claimed=(), shown="{}")
+REFUSED = TicketVerdict(accepted=False, lows=(), claimed=(), shown="{}")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...facts import codec
 from ...facts.errors import HarnessError
-from ...facts.ticket import ENDED, Judged, Submission, Taken, Ticket, TicketFault
+from ...facts.ticket import ENDED, Submission, Taken, Ticket, TicketFault, TicketVerdict
 from .database import Database, Statements
 
 MOST_ATTEMPTS = 2
@@ -126,9 +126,9 @@ class TicketQueue:
             rows = run("SELECT id FROM ticket WHERE state = 'judging' AND server = ?", self._server)
         return frozenset(str(ticket) for (ticket,) in rows)
 
-    def end(self, ticket: str, outcome: Judged | TicketFault) -> bool:
+    def end(self, ticket: str, outcome: TicketVerdict | TicketFault) -> bool:
         """Keep what came of a ticket; False where it is this server's no more, and nothing was kept."""
-        state = "judged" if isinstance(outcome, Judged) else "faulted"
+        state = "judged" if isinstance(outcome, TicketVerdict) else "faulted"
         with self._database.transaction() as run:
             return bool(run(
                 "UPDATE ticket SET state = ?, ended_s = ?, outcome = ? WHERE id = ? AND server = ?"
@@ -140,15 +140,15 @@ class TicketQueue:
         with self._database.transaction() as run:
             if not begun:
                 run("UPDATE ticket SET attempts = attempts - 1 WHERE id = ? AND server = ?", ticket, self._server)
-            self._again(run, "id = ? AND server = ?", ticket, self._server)
+            _again(run, self._clock(), "id = ? AND server = ?", ticket, self._server)
 
     def recover(self, *, started: bool = False) -> None:
         """Have tickets wait once more whose server is gone: whose lease is over; `started`: and all of this server's,
         which has just begun to work."""
         with self._database.transaction() as run:
-            self._again(run, "lease_s < ?", self._clock())
+            _again(run, self._clock(), "lease_s < ?", self._clock())
             if started:
-                self._again(run, "server = ?", self._server)
+                _again(run, self._clock(), "server = ?", self._server)
 
     def prune(self, *, older_s: float) -> None:
         """Forget what ended so long ago."""
@@ -159,19 +159,21 @@ class TicketQueue:
     def close(self) -> None:
         self._database.close()
 
-    def _again(self, run: Statements, which: str, *values: object) -> None:
-        run(
-            f"UPDATE ticket SET state = 'faulted', ended_s = ?, outcome = ? WHERE state = 'judging' AND {which}"
-            f" AND attempts >= {MOST_ATTEMPTS}", self._clock(), codec.dumps(_TWICE), *values,
-        )  # fmt: skip
-        run(f"UPDATE ticket SET state = 'queued', server = '' WHERE state = 'judging' AND {which}", *values)
+
+def _again(run: Statements, now: float, which: str, *values: object) -> None:
+    """Have tickets that were begun wait once more; those that were begun as often as they may be end by a fault."""
+    run(
+        f"UPDATE ticket SET state = 'faulted', ended_s = ?, outcome = ? WHERE state = 'judging' AND {which}"
+        f" AND attempts >= {MOST_ATTEMPTS}", now, codec.dumps(_TWICE), *values,
+    )  # fmt: skip
+    run(f"UPDATE ticket SET state = 'queued', server = '' WHERE state = 'judging' AND {which}", *values)
 
 
 def _ticket(row: tuple[Any, ...]) -> Ticket:
     ticket, owner, priority, state, attempts, submitted_s, taken_s, ended_s, outcome = row
     return Ticket(
         id=ticket, owner=owner, priority=priority, state=state, attempts=attempts, submitted_s=submitted_s,
-        taken_s=taken_s, ended_s=ended_s, outcome=_read(outcome, Judged | TicketFault) if outcome else None,  # type: ignore[arg-type]
+        taken_s=taken_s, ended_s=ended_s, outcome=_read(outcome, TicketVerdict | TicketFault) if outcome else None,  # type: ignore[arg-type]
     )  # fmt: skip
 
 

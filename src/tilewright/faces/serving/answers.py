@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from ...facts.ticket import Judged, Ticket, TicketFault
+from ...facts.ticket import Ticket, TicketFault, TicketVerdict
 from ...report import RewardRule, reward
 
 
@@ -17,7 +17,7 @@ def ticket_object(ticket: Ticket, rule: RewardRule) -> dict[str, Any]:
         "submitted_s": ticket.submitted_s, "taken_s": ticket.taken_s or None, "ended_s": ticket.ended_s or None,
     }  # fmt: skip
     match ticket.outcome:
-        case Judged() as judged:
+        case TicketVerdict() as judged:
             value = reward(judged, rule)
             told |= {
                 "accepted": judged.accepted, **json.loads(judged.shown),

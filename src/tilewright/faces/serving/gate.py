@@ -55,7 +55,7 @@ class GateTerms:
 
 
 @dataclass(slots=True)
-class Rates:
+class SubmissionRates:
     """How many submissions each holder may still make: `rate` a minute, as many at once."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -74,7 +74,7 @@ class Rates:
             raise Refusal(429, "too_many_requests", f"{rate} submissions a minute", retry_s=retry_s)
 
 
-class Gate:
+class HttpGate:
     """The application, for requests that come under a known name, from no other origin, with a token where one is
     wanted, and with a body of the right kind and size. `scope["state"]` has the `holder` and the `body` then."""
 

@@ -24,7 +24,7 @@ from ...facts.move import Event, Stop, Try
 from ...facts.outcome import Timed
 from ...facts.problem import Problem
 from ...facts.run import GIVEN, Request, SearchContext
-from ...facts.ticket import Judged, JudgingOrder, JudgingProgress, JudgingTerms, TicketFault
+from ...facts.ticket import JudgingOrder, JudgingProgress, JudgingTerms, TicketFault, TicketVerdict
 from ...report import verdict_object
 from ...run.evaluator import Evaluator
 from ...run.optimize import new_run, progress
@@ -45,11 +45,12 @@ class KeptJudge:
         self._at_hand: tuple[Problem, Bench, SearchContext] | None = None
         self._folder = self._about = ""  # of a problem whose text was sent
 
-    def judge(self, order: JudgingOrder) -> Judged | TicketFault:
+    def judge(self, order: JudgingOrder) -> TicketVerdict | TicketFault:
         """What the judge says of the candidate, or why it says nothing."""
         try:
             bench, context = self._opened(order)
-            return _judged(context, self._events(bench, context, order.submission.candidate))
+            candidate = order.submission.candidate
+            return _judged(context, self._events(bench, context, candidate), candidate)
         except (Lack, TooBusy, SickDevice) as error:
             return self._fault("machine", error)
         except UserError as error:
@@ -122,18 +123,19 @@ class KeptJudge:
         return TicketFault(whose=whose, text=" ".join(text.split())[:_LONGEST])
 
 
-def _judged(context: SearchContext, events: tuple[Event, ...]) -> Judged:
+def _judged(context: SearchContext, events: tuple[Event, ...], candidate: Candidate) -> TicketVerdict:
     last = events[-1].move
     assert isinstance(last, Stop)
     timed = next((e.outcome for e in events if isinstance(e.move, Try) and isinstance(e.outcome, Timed)), None)
-    shown: dict[str, Any] = verdict_object(context, events) | {"seconds": sum(e.wall_s for e in events)}
+    shown: dict[str, Any] = {"candidate_id": candidate.id, **verdict_object(context, events)}
+    shown["seconds"] = sum(event.wall_s for event in events)
     worst = timed.checked.worst_error if timed is not None and last.best is not None else None
     if worst is not None:
         shown["error_used"] = worst.share
     if timed is None or last.best is None:
-        return Judged(accepted=False, lows=(), claimed=(), shown=_text(shown))
+        return TicketVerdict(accepted=False, lows=(), claimed=(), shown=_text(shown))
     ratios = [(name, ratio) for name in _BASELINES if (ratio := timed.ratio(name)) is not None]
-    return Judged(
+    return TicketVerdict(
         accepted=True, lows=tuple((name, ratio.low) for name, ratio in ratios),
         claimed=tuple(name for name, _ in ratios if timed.faster_than(name)), shown=_text(shown),
     )  # fmt: skip

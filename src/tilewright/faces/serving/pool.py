@@ -12,7 +12,7 @@ from typing import Protocol
 from ...edges.queue import QueueDown, TicketQueue
 from ...edges.sandbox.offspring import ending
 from ...facts.errors import HarnessError
-from ...facts.ticket import Judged, JudgingOrder, Submission, Taken, TicketFault
+from ...facts.ticket import JudgingOrder, Submission, Taken, TicketFault, TicketVerdict
 from .process import JudgeEnded, Unwanted
 
 _IDLE_S = 0.1
@@ -22,12 +22,12 @@ _SAME = 8  # tickets about one problem in a row, before another problem has its 
 _MOST_LINES, _MOST_TICKETS, _LONGEST = 200, 1000, 300
 
 
-class Judge(Protocol):
+class TicketJudge(Protocol):
     """What judges: a JudgingProcess, or a fake one."""
 
     def judge(
         self, order: JudgingOrder, *, say: Callable[[str], None], wanted: Callable[[], bool], limit_s: float
-    ) -> Judged | TicketFault: ...
+    ) -> TicketVerdict | TicketFault: ...
 
     def close(self) -> None: ...
 
@@ -65,7 +65,7 @@ class JudgePool:
     sent; it raises KeyError for one that is not there any more."""
 
     def __init__(
-        self, queue: TicketQueue, judges: list[Judge], terms: PoolTerms, *, path_of: Callable[[Submission], str],
+        self, queue: TicketQueue, judges: list[TicketJudge], terms: PoolTerms, *, path_of: Callable[[Submission], str],
         say: Callable[[str], None], board: ProgressBoard,
     ) -> None:  # fmt: skip
         self._queue, self._terms, self._path_of, self._say, self._board = queue, terms, path_of, say, board
@@ -92,7 +92,7 @@ class JudgePool:
     def _leaving(self) -> bool:
         return self._over.is_set() or ending()
 
-    def _work(self, judge: Judge) -> None:
+    def _work(self, judge: TicketJudge) -> None:
         about, in_a_row = "", 0
         try:
             while not self._leaving:
@@ -117,7 +117,7 @@ class JudgePool:
                 self._ours |= {taken.id}
         return taken
 
-    def _judge(self, judge: Judge, taken: Taken) -> None:
+    def _judge(self, judge: TicketJudge, taken: Taken) -> None:
         ticket, submission = taken.id, taken.submission
         try:
             path = self._path_of(submission)
@@ -145,10 +145,10 @@ class JudgePool:
             self._say(str(error))
             return
         self._end(ticket, outcome)
-        said = "judged" if isinstance(outcome, Judged) else f"fault of the {outcome.whose}'s: {outcome.text}"
+        said = "judged" if isinstance(outcome, TicketVerdict) else f"fault of the {outcome.whose}'s: {outcome.text}"
         self._say(f"{ticket}: {submission.problem}: {said} ({time.monotonic() - started:.1f} s)")
 
-    def _end(self, ticket: str, outcome: Judged | TicketFault) -> None:
+    def _end(self, ticket: str, outcome: TicketVerdict | TicketFault) -> None:
         while True:
             try:
                 self._queue.end(ticket, outcome)

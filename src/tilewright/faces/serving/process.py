@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from ...edges.sandbox.offspring import ending, offspring
 from ...facts import codec
 from ...facts.errors import HarnessError
-from ...facts.ticket import Judged, JudgingOrder, JudgingProgress, JudgingTerms, TicketFault
+from ...facts.ticket import JudgingOrder, JudgingProgress, JudgingTerms, TicketFault, TicketVerdict
 
 COMMAND = (sys.executable, "-P", "-m", "tilewright.faces.serving.judging")
 _POLL_S = 0.1
@@ -45,7 +45,7 @@ class JudgingProcess:
 
     def judge(
         self, order: JudgingOrder, *, say: Callable[[str], None], wanted: Callable[[], bool], limit_s: float
-    ) -> Judged | TicketFault:
+    ) -> TicketVerdict | TicketFault:
         """What came of the order. Raises JudgeEnded; Unwanted where `wanted` says no meanwhile. After either, and after
         `limit_s`, the process and all below it have ended, and the next order has a new one."""
         ends_s = time.monotonic() + limit_s
@@ -97,7 +97,7 @@ class JudgingProcess:
         self._process.stdin.write(f"{line}\n".encode())
         self._process.stdin.flush()
 
-    def _lines(self) -> list[Judged | TicketFault | JudgingProgress]:
+    def _lines(self) -> list[TicketVerdict | TicketFault | JudgingProgress]:
         """What it has said meanwhile, in whole lines."""
         assert self._process is not None and self._process.stdout is not None
         out = self._process.stdout.fileno()
@@ -108,6 +108,6 @@ class JudgingProcess:
             raise JudgeEnded("the judging process ended while it worked on this")
         *lines, self._said = (self._said + piece).split(b"\n")
         try:
-            return [codec.read(line.decode(), Judged | TicketFault | JudgingProgress) for line in lines]  # type: ignore[arg-type]
+            return [codec.read(line.decode(), TicketVerdict | TicketFault | JudgingProgress) for line in lines]  # type: ignore[arg-type]
         except ValueError as error:
             raise JudgeEnded(f"the judging process said what it never says: {error}") from None

@@ -27,7 +27,7 @@ from . import openapi
 from .answers import ticket_object
 from .bodies import MOST_BATCH, PostedBatch, PostedSubmission, RewardOptions, fitting, posted, submission_of
 from .counts import Counts
-from .gate import Rates, Refusal
+from .gate import Refusal, SubmissionRates
 from .keys import KeyHolder
 from .pool import ProgressBoard
 from .roots import ProblemRoots
@@ -50,13 +50,13 @@ class Desk:
     counts: Counts
     posted_problems: bool
     judges: int
-    rates: Rates = field(default_factory=Rates)
+    rates: SubmissionRates = field(default_factory=SubmissionRates)
     waiting: Counter[str] = field(default_factory=Counter)  # by holder, in the loop's thread alone
 
 
 def application(desk: Desk) -> Starlette:
     """The ASGI application; it relies on the gate before it."""
-    routes = _Routes(desk)
+    tickets, server = _AboutTickets(desk), _AboutServer(desk)
 
     async def refused(request: Request, error: Exception) -> Response:
         refusal = _refusal_of(error)
@@ -64,7 +64,8 @@ def application(desk: Desk) -> Starlette:
         return Response(refusal.line, status_code=refusal.status, headers=refusal.headers)
 
     kinds = (Refusal, HTTPException, HarnessError, Exception)
-    made = [Route(r.path, getattr(routes, r.act), methods=[r.method]) for r in openapi.ROUTES]
+    acts = [(r, getattr(tickets, r.act, None) or getattr(server, r.act)) for r in openapi.ROUTES]
+    made = [Route(route.path, act, methods=[route.method]) for route, act in acts]
     return Starlette(routes=made, exception_handlers=dict.fromkeys(kinds, refused))
 
 
@@ -80,8 +81,35 @@ def _refusal_of(error: Exception) -> Refusal:
     return Refusal(500, "internal", str(error)[:400] if isinstance(error, HarnessError) else "see the server's log")
 
 
-class _Routes:
-    """Each method answers one route of `openapi.ROUTES`."""
+class _AboutServer:
+    """Each method answers a route of `openapi.ROUTES` that is about no ticket."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    async def problems(self, request: Request) -> Response:
+        return JSONResponse({"problems": self._desk.roots.names, "posted_problems": self._desk.posted_problems})
+
+    async def status(self, request: Request) -> Response:
+        tickets = dict(await run_in_threadpool(self._desk.queue.counts))
+        told = {"version": VERSION, "judges": self._desk.judges, "tickets": tickets}
+        return JSONResponse(told | {"refusals": dict(self._desk.counts.refusals())})
+
+    async def metrics(self, request: Request) -> Response:
+        return PlainTextResponse(self._desk.counts.text(await run_in_threadpool(self._desk.queue.counts)))
+
+    async def healthz(self, request: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def schema(self, request: Request) -> Response:
+        return JSONResponse(openapi.schema())
+
+    async def docs(self, request: Request) -> Response:
+        return HTMLResponse(openapi.page(), headers=_PAGE)
+
+
+class _AboutTickets:
+    """Each public method answers a route of `openapi.ROUTES` that is about tickets."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
@@ -191,26 +219,6 @@ class _Routes:
         if not found:
             raise _unknown()
         return found[0]
-
-    async def problems(self, request: Request) -> Response:
-        return JSONResponse({"problems": self._desk.roots.names, "posted_problems": self._desk.posted_problems})
-
-    async def status(self, request: Request) -> Response:
-        tickets = dict(await run_in_threadpool(self._desk.queue.counts))
-        told = {"version": VERSION, "judges": self._desk.judges, "tickets": tickets}
-        return JSONResponse(told | {"refusals": dict(self._desk.counts.refusals())})
-
-    async def metrics(self, request: Request) -> Response:
-        return PlainTextResponse(self._desk.counts.text(await run_in_threadpool(self._desk.queue.counts)))
-
-    async def healthz(self, request: Request) -> Response:
-        return PlainTextResponse("ok\n")
-
-    async def schema(self, request: Request) -> Response:
-        return JSONResponse(openapi.schema())
-
-    async def docs(self, request: Request) -> Response:
-        return HTMLResponse(openapi.page(), headers=_PAGE)
 
 
 class _Waiting:

@@ -20,9 +20,9 @@ from ...facts.errors import UserError
 from ...facts.ticket import JudgingTerms
 from ..listening import LOCAL, opened_socket, url_of
 from .counts import Counts
-from .gate import Gate, GateTerms
+from .gate import GateTerms, HttpGate
 from .keys import MOST_PRIORITY, KeyFile, KeyHolder, KeyLimits
-from .pool import Judge, JudgePool, PoolTerms, ProgressBoard
+from .pool import JudgePool, PoolTerms, ProgressBoard, TicketJudge
 from .process import JudgingProcess
 from .roots import ProblemRoots
 from .routes import Desk, application
@@ -73,7 +73,7 @@ def serve(terms: ServeTerms, *, say: Callable[[str], None]) -> None:
             desk = Desk(
                 queue=queue, board=board, roots=roots, counts=counts, posted_problems=posted, judges=len(judges)
             )
-            gate = Gate(application(desk), _gate_terms(terms, keys), counts)
+            gate = HttpGate(application(desk), _gate_terms(terms, keys), counts)
             with closing(JudgePool(queue, judges, terms.pool, path_of=roots.path_of, say=say, board=board)) as pool:
                 pool.start()
                 print(f"listening on {url_of(terms.host, listening)}", file=sys.stderr, flush=True)
@@ -111,7 +111,7 @@ def _alone(state: Path) -> Iterator[str]:
         yield name
 
 
-def _judges(terms: ServeTerms, folder: Path) -> list[Judge]:
+def _judges(terms: ServeTerms, folder: Path) -> list[TicketJudge]:
     """On each device so many, with a folder in which nothing is left of an earlier server that was killed."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)
@@ -129,7 +129,7 @@ def _gate_terms(terms: ServeTerms, keys: KeyFile | None) -> GateTerms:
     )  # fmt: skip
 
 
-def settings_of(gate: Gate) -> uvicorn.Config:
+def settings_of(gate: HttpGate) -> uvicorn.Config:
     """How HTTP is spoken: no proxies are believed, and what a peer may hold open is bounded."""
     return uvicorn.Config(
         gate, log_level="warning", access_log=False, lifespan="off", ws="none", http="h11", loop="asyncio",

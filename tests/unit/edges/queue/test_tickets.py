@@ -16,9 +16,9 @@ import pytest
 
 from tilewright.edges.queue import QueueDown, QueueFull, TicketQueue
 from tilewright.facts.candidate import Candidate, SourceFile
-from tilewright.facts.ticket import Judged, Submission, TicketFault
+from tilewright.facts.ticket import Submission, TicketFault, TicketVerdict
 
-JUDGED = Judged(accepted=True, lows=(("eager", 1.5),), claimed=("eager",), shown="{}")
+JUDGED = TicketVerdict(accepted=True, lows=(("eager", 1.5),), claimed=("eager",), shown="{}")
 Queues = Callable[..., TicketQueue]
 
 

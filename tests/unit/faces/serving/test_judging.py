@@ -19,7 +19,7 @@ from tilewright.facts.machine import Machine
 from tilewright.facts.move import Move, Outcome, Sanitize, Try
 from tilewright.facts.outcome import Failure, Sanitized, Station
 from tilewright.facts.run import Request, SearchContext, Timing
-from tilewright.facts.ticket import Judged, JudgingOrder, JudgingProgress, JudgingTerms, Submission, TicketFault
+from tilewright.facts.ticket import JudgingOrder, JudgingProgress, JudgingTerms, Submission, TicketFault, TicketVerdict
 from tilewright.run.places import Places, Say
 
 PROBLEM = "class Model: ...\n\n\ndef get_inputs(): ...\n\n\ndef get_init_inputs(): ...\n"
@@ -85,13 +85,14 @@ def order(word: str, *, path: str = "", source: str = PROBLEM, **changes: Any) -
 
 def test_a_verdict_has_the_words_of_a_report(kept: KeptJudge) -> None:
     right, wrong = kept.judge(order("right")), kept.judge(order("wrong"))
-    assert isinstance(right, Judged) and isinstance(wrong, Judged)
+    assert isinstance(right, TicketVerdict) and isinstance(wrong, TicketVerdict)
     assert (right.accepted, dict(right.lows)["eager"], right.claimed) == (
         True,
         pytest.approx(1.287),
         ("eager", "compile"),
     )
     shown = json.loads(right.shown)
+    assert shown["candidate_id"] == order("right").submission.candidate.id != json.loads(wrong.shown)["candidate_id"]
     assert shown["verdict"]["reason"] == "faster" and shown["ratio"]["eager"]["mid"] == 1.3
     assert shown["error_used"] == pytest.approx(0.75), "3e-7 of 4e-7"
     assert (wrong.accepted, wrong.lows) == (False, ())
@@ -127,7 +128,7 @@ def test_a_fault_is_told_by_whose_it_is_and_the_next_begins_afresh(
 ) -> None:
     found = kept.judge(order(word))
     assert isinstance(found, TicketFault) and found.whose == whose
-    assert isinstance(kept.judge(order("right")), Judged)
+    assert isinstance(kept.judge(order("right")), TicketVerdict)
     assert len(StandInBench.opened) == 2
 
 
@@ -143,7 +144,7 @@ def test_what_is_accepted_goes_under_the_sanitizer_where_that_is_asked_for(word:
     kept = KeptJudge(terms, say=lambda text: None, bench_of=StandInBench)
     found = kept.judge(order(word))
     kept.close()
-    assert isinstance(found, Judged) and found.accepted is accepted
+    assert isinstance(found, TicketVerdict) and found.accepted is accepted
     reason = json.loads(found.shown)["verdict"]["reason"]
     assert reason == ("faster" if accepted else "sanitizer")
 
@@ -153,6 +154,6 @@ def test_orders_come_and_answers_go_as_lines() -> None:
     lines = iter([codec.dumps(terms), codec.dumps(order("right")), codec.dumps(order("wrong")), ""])
     said: list[str] = []
     serve_orders(lambda: next(lines), said.append, bench_of=StandInBench)
-    found = [codec.read(line, Judged | JudgingProgress) for line in said]  # type: ignore[arg-type,var-annotated]
-    assert [type(f).__name__ for f in found] == ["JudgingProgress", "Judged"] * 2
+    found = [codec.read(line, TicketVerdict | JudgingProgress) for line in said]  # type: ignore[arg-type,var-annotated]
+    assert [type(f).__name__ for f in found] == ["JudgingProgress", "TicketVerdict"] * 2
     assert all("\n" not in line for line in said)

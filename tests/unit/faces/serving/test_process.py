@@ -13,7 +13,7 @@ from tilewright.edges.sandbox.processes import children
 from tilewright.faces.serving.process import JudgeEnded, JudgingProcess, Unwanted
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.run import Timing
-from tilewright.facts.ticket import Judged, JudgingOrder, JudgingTerms, Submission, TicketFault
+from tilewright.facts.ticket import JudgingOrder, JudgingTerms, Submission, TicketFault, TicketVerdict
 
 SCRIPT = """
 import os, sys, time
@@ -33,7 +33,7 @@ for count, line in enumerate(sys.stdin):
         print("hello", flush=True)
     if word == "other fact":
         say(Timing())
-    say(Judged(accepted=True, lows=(("eager", 2.0),), claimed=(), shown=word))
+    say(TicketVerdict(accepted=True, lows=(("eager", 2.0),), claimed=(), shown=word))
 """
 TERMS = JudgingTerms(target="cpu", timing=Timing(), seed=0, cache="")
 
@@ -61,7 +61,11 @@ def asked(
 
 def test_one_process_serves_order_after_order(process: JudgingProcess) -> None:
     (first, said), (second, again) = asked(process, "a"), asked(process, "b")
-    assert isinstance(first, Judged) and isinstance(second, Judged) and (first.shown, second.shown) == ("a", "b")
+    assert (
+        isinstance(first, TicketVerdict)
+        and isinstance(second, TicketVerdict)
+        and (first.shown, second.shown) == ("a", "b")
+    )
     assert [text.split()[1] for text in (*said, *again)] == ["0", "1"] and said[0].split()[0] == again[0].split()[0]
 
 
@@ -72,7 +76,7 @@ def test_an_end_or_nonsense_is_an_error_and_the_next_order_has_a_new_process(
     with pytest.raises(JudgeEnded):
         asked(process, word)
     outcome, said = asked(process, "right")
-    assert isinstance(outcome, Judged) and said[0].endswith(" 0")
+    assert isinstance(outcome, TicketVerdict) and said[0].endswith(" 0")
 
 
 def test_what_takes_too_long_or_is_not_wanted_any_more_is_ended(process: JudgingProcess) -> None:
@@ -80,4 +84,4 @@ def test_what_takes_too_long_or_is_not_wanted_any_more_is_ended(process: Judging
     assert isinstance(outcome, TicketFault) and "within 0.5 s" in outcome.text
     with pytest.raises(Unwanted):
         asked(process, "hangs", wanted_s=0.5)
-    assert int(said[0].split()[0]) not in children(1) and isinstance(asked(process, "right")[0], Judged)
+    assert int(said[0].split()[0]) not in children(1) and isinstance(asked(process, "right")[0], TicketVerdict)

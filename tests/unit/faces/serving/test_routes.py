@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 import json
 import math
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -15,6 +19,8 @@ from tilewright.client import JudgeRefused, RewardFormula, Submitted
 from tilewright.faces.serving.keys import KeyLimits
 from tilewright.faces.serving.openapi import ROUTES
 from waiting import wait_until
+
+REWARD = Path(__file__).parents[4] / "examples" / "reward" / "reward.py"
 
 
 @pytest.fixture
@@ -229,3 +235,30 @@ def test_the_documents_tell_all_routes_and_ask_for_nothing_from_elsewhere(house:
     _, page = house.raw("GET", "/docs")
     assert all(r.about.split("`")[0].split("'")[0] in page["text"] for r in ROUTES)
     assert "http://" not in page["text"] and "https://" not in page["text"] and "<script" not in page["text"]
+
+
+@pytest.fixture
+def example(house: Served, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """examples/reward/reward.py, with a key for the server."""
+    monkeypatch.setenv("JUDGE_URL", house.url)
+    monkeypatch.setenv("JUDGE_TOKEN", house.tokens["ann"])
+    spec = importlib.util.spec_from_file_location("reward", REWARD)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "reward", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_example_scores_as_verl_and_nemo_gym_call_it(example: ModuleType) -> None:
+    right, wrong, fault = (
+        f"I think:\n```python\n{model(word)['model.py']}```\n" for word in ("right", "wrong", "fault")
+    )
+    assert example.compute_score("d", right, "toy") == 1 + math.log(2.0)
+    scores = example.compute_scores(["d"] * 3, [wrong, right, "no code"], ["toy"] * 3, [None] * 3)
+    assert scores == [0.0, 1 + math.log(2.0), 0.0]
+    with pytest.raises(RuntimeError, match=r"1 of 1 could not be judged.*too busy"):
+        example.compute_score("d", fault, "toy", {})
+    assert asyncio.run(example.verify("toy", right)) == {"reward": 1 + math.log(2.0)}
+    masked = asyncio.run(example.verify("none", right))
+    assert (masked["mask_sample"], masked["reward"]) == (True, 0.0) and "unknown_problem" in masked["failure_reason"]
