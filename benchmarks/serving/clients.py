@@ -40,7 +40,7 @@ class Tally:
     faults: Counter[str] = field(default_factory=Counter)
     wrongs: list[str] = field(default_factory=list)  # what must not have come
     tickets: dict[str, str] = field(default_factory=dict)  # every one that was promised, with its owner
-    attempts: Counter[int] = field(default_factory=Counter)
+    begun_twice: set[str] = field(default_factory=set)
 
     def timed(self, kind: str, act: Callable[[], T]) -> T:
         """What comes of a request, again and again while the server is away."""
@@ -76,7 +76,8 @@ class Tally:
     def ended(self, what: str, ticket: ServedTicket) -> None:
         with self.lock:
             self.outcomes[what] += 1
-            self.attempts[ticket.told["attempts"]] += 1
+            if ticket.told["attempts"] > 1:
+                self.begun_twice.add(ticket.id)
 
     def promised(self, ticket: ServedTicket, owner: str) -> None:
         with self.lock:

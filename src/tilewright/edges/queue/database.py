@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,8 +28,6 @@ class Statements(Protocol):
 
 
 class _Engine(Protocol):
-    kind: str
-
     def begin(self) -> None: ...
 
     def run(self, statement: str, values: tuple[object, ...]) -> Rows: ...
@@ -43,21 +41,39 @@ class Database:
     """Opened at its first use, and again after it failed. `url`: `postgresql://...`, or the path of a file."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
-        self._lock = threading.Lock()
-        self._engine: _Engine | None = None
         self.sqlite = not url.startswith(_SCHEMES)
         if not self.sqlite:
             _psycopg()  # a missing package is said at once
+        self._writing, self._reading = (_Line(url, writes=writes, sqlite=self.sqlite) for writes in (True, False))
+
+    def transaction(self) -> AbstractContextManager[Statements]:
+        """A block whose statements count together or not at all; nobody else's come between. Raises QueueDown."""
+        return self._writing.transaction()
+
+    def reading(self) -> AbstractContextManager[Statements]:
+        """A block that changes nothing, and waits for nobody who does. Raises QueueDown."""
+        return self._reading.transaction()
+
+    def close(self) -> None:
+        self._writing.close()
+        self._reading.close()
+
+
+class _Line:
+    """One connection, and a lock for it."""
+
+    def __init__(self, url: str, *, writes: bool, sqlite: bool) -> None:
+        self._open: Callable[[], _Engine] = lambda: (
+            _Sqlite(Path(url), writes=writes) if sqlite else _Postgres(url, writes=writes)
+        )
+        self._lock = threading.Lock()
+        self._engine: _Engine | None = None
 
     @contextmanager
     def transaction(self) -> Iterator[Statements]:
-        """A block whose statements count together or not at all; nobody else's come between. Raises QueueDown."""
         with self._lock:
             try:
-                if self._engine is None:
-                    self._engine = _Sqlite(Path(self._url)) if self.sqlite else _Postgres(self._url)
-                engine = self._engine
+                self._engine = engine = self._engine or self._open()
                 engine.begin()
                 try:
                     yield lambda statement, *values: engine.run(statement, values)
@@ -84,16 +100,15 @@ class Database:
 class _Sqlite:
     """A file in WAL mode. A transaction that was told as kept is on the disk."""
 
-    kind = "sqlite"
-
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, writes: bool) -> None:
+        self._begin = "BEGIN IMMEDIATE" if writes else "BEGIN"
         path.touch(mode=0o600)
         self._db = sqlite3.connect(path, isolation_level=None, timeout=_WAIT_S, check_same_thread=False)
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=FULL")
 
     def begin(self) -> None:
-        self._db.execute("BEGIN IMMEDIATE")
+        self._db.execute(self._begin)
 
     def run(self, statement: str, values: tuple[object, ...]) -> Rows:
         return self._db.execute(statement, values).fetchall()
@@ -106,15 +121,15 @@ class _Sqlite:
 
 
 class _Postgres:
-    """A connection; transactions on the queue wait for one another, whoever makes them."""
+    """A connection; transactions that write wait for one another, whoever makes them."""
 
-    kind = "postgresql"
-
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, writes: bool) -> None:
+        self._writes = writes
         self._db = _psycopg().connect(url, connect_timeout=int(_WAIT_S), application_name="tilewright")
 
     def begin(self) -> None:
-        self._db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
+        if self._writes:
+            self._db.execute("SELECT pg_advisory_xact_lock(%s)", (_LOCK,))
 
     def run(self, statement: str, values: tuple[object, ...]) -> Rows:
         done = self._db.execute(statement.replace("?", "%s"), values)

@@ -80,7 +80,7 @@ class TicketQueue:
     def tickets(self, ids: Sequence[str], *, owner: str) -> tuple[Ticket, ...]:
         """Those of these that are there and are the owner's, in the order that was asked for."""
         places = ", ".join("?" * len(ids))
-        with self._database.transaction() as run:
+        with self._database.reading() as run:
             rows = (
                 run(f"SELECT {_COLUMNS} FROM ticket WHERE owner = ? AND id IN ({places})", owner, *ids) if ids else []
             )
@@ -99,7 +99,7 @@ class TicketQueue:
 
     def counts(self) -> tuple[tuple[str, int], ...]:
         """How many tickets are in each state."""
-        with self._database.transaction() as run:
+        with self._database.reading() as run:
             return tuple((str(state), int(n)) for state, n in run("SELECT state, count(*) FROM ticket GROUP BY state"))
 
     # ---- for those who judge
@@ -117,14 +117,17 @@ class TicketQueue:
         return None
 
     def keep(self) -> frozenset[str]:
-        """Prolong the lease of what this server works on; the tickets that are still its own."""
-        with self._database.transaction() as run:
-            run(
-                "UPDATE ticket SET lease_s = ? WHERE state = 'judging' AND server = ?",
-                self._clock() + self._lease_s, self._server,
-            )  # fmt: skip
-            rows = run("SELECT id FROM ticket WHERE state = 'judging' AND server = ?", self._server)
-        return frozenset(str(ticket) for (ticket,) in rows)
+        """The tickets that this server works on and that are still its own; their leases are prolonged in time."""
+        with self._database.reading() as run:
+            rows = run("SELECT id, lease_s FROM ticket WHERE state = 'judging' AND server = ?", self._server)
+        now = self._clock()
+        if any(lease_s < now + self._lease_s * 2 / 3 for _, lease_s in rows):
+            with self._database.transaction() as run:
+                run(
+                    "UPDATE ticket SET lease_s = ? WHERE state = 'judging' AND server = ?",
+                    now + self._lease_s, self._server,
+                )  # fmt: skip
+        return frozenset(str(ticket) for ticket, _ in rows)
 
     def end(self, ticket: str, outcome: TicketVerdict | TicketFault) -> bool:
         """Keep what came of a ticket; False where it is this server's no more, and nothing was kept."""
@@ -145,8 +148,13 @@ class TicketQueue:
     def recover(self, *, started: bool = False) -> None:
         """Have tickets wait once more whose server is gone: whose lease is over; `started`: and all of this server's,
         which has just begun to work."""
+        now = self._clock()
+        with self._database.reading() as run:
+            ((late,),) = run("SELECT count(*) FROM ticket WHERE state = 'judging' AND lease_s < ?", now)
+        if not late and not started:
+            return
         with self._database.transaction() as run:
-            _again(run, self._clock(), "lease_s < ?", self._clock())
+            _again(run, now, "lease_s < ?", now)
             if started:
                 _again(run, self._clock(), "server = ?", self._server)
 
