@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...facts.errors import UserError
 from .counts import Counts
 from .keys import KeyFile, KeyHolder
 
@@ -135,7 +136,10 @@ class HttpGate:
         kind, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         if kind.lower() != "bearer" or not token.strip():
             raise Refusal(401, "no_token", "send a token: Authorization: Bearer TOKEN")
-        holder = self._terms.keys.holder(token.strip())
+        try:
+            holder = self._terms.keys.holder(token.strip())
+        except UserError as error:  # whoever changed the file can mend it
+            raise Refusal(503, "keys_unreadable", str(error).partition(":")[2].strip(), retry_s=5) from None
         if holder is None:
             raise Refusal(401, "wrong_token", "this token is of no key")
         return holder

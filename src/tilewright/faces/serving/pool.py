@@ -50,12 +50,12 @@ class ProgressBoard:
     def say(self, ticket: str, text: str) -> None:
         with self._lock:
             lines = self._lines.setdefault(ticket, deque(maxlen=_MOST_LINES))
-            lines.append(((lines[-1][0] if lines else 0) + 1, text[:_LONGEST]))
+            lines.append((max(lines[-1][0] + 1 if lines else 0, round(1e3 * time.time())), text[:_LONGEST]))
             while len(self._lines) > _MOST_TICKETS:
                 self._lines.popitem(last=False)
 
     def after(self, ticket: str, number: int) -> list[tuple[int, str]]:
-        """The lines of a ticket that follow this one, with their numbers, which begin at 1."""
+        """The lines of a ticket that follow this one, with their numbers, which grow across servers."""
         with self._lock:
             return [(n, text) for n, text in self._lines.get(ticket, ()) if n > number]
 

@@ -7,7 +7,8 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,7 +157,7 @@ class _AboutTickets:
         rule, wait_s = _rule(request), _wait_s(request)
         ticket = await self._ticket(request)
         if wait_s and ticket.state not in ENDED:
-            with _Waiting(self._desk, request):
+            with _waiting(self._desk, request):
                 ends_s = time.monotonic() + wait_s
                 while ticket.state not in ENDED and time.monotonic() < ends_s:
                     await asyncio.sleep(_POLL_S)
@@ -183,20 +184,17 @@ class _AboutTickets:
     async def events(self, request: Request) -> Response:
         rule, ticket = _rule(request), await self._ticket(request)
         last = request.headers.get("last-event-id", "0")
-        after = int(last) if re.fullmatch("[0-9]{1,9}", last) else 0
-        waiting = _Waiting(self._desk, request)
-        waiting.__enter__()  # refuses before the stream begins
+        after = int(last) if re.fullmatch("[0-9]{1,15}", last) else 0
+        _require_few(self._desk, _holder(request).name)  # before the stream begins
         return StreamingResponse(
-            self._stream(request, ticket, rule, after, waiting), media_type="text/event-stream",
+            self._stream(request, ticket, rule, after), media_type="text/event-stream",
             headers={"x-accel-buffering": "no"},
         )  # fmt: skip
 
-    async def _stream(
-        self, request: Request, ticket: Ticket, rule: RewardRule, after: int, waiting: _Waiting
-    ) -> AsyncIterator[str]:
+    async def _stream(self, request: Request, ticket: Ticket, rule: RewardRule, after: int) -> AsyncIterator[str]:
         """State, progress, and at the end all that is told of the ticket; then the stream ends."""
         state, beat_s = "", time.monotonic()
-        with waiting:
+        with _waiting(self._desk, request):
             while True:
                 for number, text in self._desk.board.after(ticket.id, after):
                     after = number
@@ -221,24 +219,22 @@ class _AboutTickets:
         return found[0]
 
 
-class _Waiting:
-    """Counts a request that waits; raises Refusal where its holder has too many."""
+@contextmanager
+def _waiting(desk: Desk, request: Request) -> Iterator[None]:
+    """Counts a request that waits on purpose; raises Refusal where its holder has too many."""
+    name = _holder(request).name
+    request.scope["state"]["waited"] = True
+    _require_few(desk, name)
+    desk.waiting[name] += 1
+    try:
+        yield
+    finally:
+        desk.waiting[name] -= 1
 
-    def __init__(self, desk: Desk, request: Request) -> None:
-        self._desk, self._name = desk, _holder(request).name
-        self._entered = False
-        request.scope["state"]["waited"] = True
 
-    def __enter__(self) -> None:
-        if self._entered:
-            return
-        if self._desk.waiting[self._name] >= _MOST_STREAMS:
-            raise Refusal(429, "too_many_streams", f"{_MOST_STREAMS} requests of {self._name}'s wait already")
-        self._desk.waiting[self._name] += 1
-        self._entered = True
-
-    def __exit__(self, *_: object) -> None:
-        self._desk.waiting[self._name] -= 1
+def _require_few(desk: Desk, name: str) -> None:
+    if desk.waiting[name] >= _MOST_STREAMS:
+        raise Refusal(429, "too_many_streams", f"{_MOST_STREAMS} requests of {name}'s wait already", retry_s=1)
 
 
 def _holder(request: Request) -> KeyHolder:

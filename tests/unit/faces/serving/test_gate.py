@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from fakes.served import Served, model, served
+from tilewright.faces.serving.bodies import PostedSubmission, posted, submission_of
+from tilewright.faces.serving.gate import Refusal
+from tilewright.faces.serving.roots import ProblemRoots
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +39,16 @@ def test_without_a_token_or_with_a_wrong_one_nothing_is_served(house: Served) ->
     assert refused(house, house.raw("GET", "/v1/problems", Authorization=f"Basic {ann}")) == (401, "no_token")
     assert house.raw("GET", "/v1/problems", token=ann)[0] == 200
     assert house.raw("GET", "/healthz") == (200, {"text": "ok\n"})
+
+
+def test_while_the_file_of_keys_is_spoilt_nothing_is_served(tmp_path: Path) -> None:
+    with served(tmp_path, names=("ann",)) as house:
+        ann, keys = house.tokens["ann"], tmp_path / "keys"
+        keys.chmod(0o644)
+        keys.write_text(keys.read_text() + "\n")
+        assert refused(house, house.raw("GET", "/v1/problems", token=ann)) == (503, "keys_unreadable")
+        keys.chmod(0o600)
+        assert house.raw("GET", "/v1/problems", token=ann)[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -162,3 +178,31 @@ def test_a_body_that_does_not_come_is_given_up(house: Served, monkeypatch: pytes
     head = b"POST /v1/tickets HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 50\r\n"
     found = said(house, head + b"Authorization: Bearer " + token + b"\r\n\r\n{")
     assert b"408" in found and b"too_slow" in found
+
+
+JSONS = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=20)
+    | st.sampled_from(["toy", "model.py"]),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(["problem", "files", "model.py", "priority", "mode", "name"]), inner, max_size=4
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(JSONS.map(lambda value: json.dumps(value).encode()) | st.binary(max_size=60))
+@example(b'{"problem":"toy","files":{"model.py":"\\ud800"}}')
+def test_whatever_is_sent_is_a_submission_or_a_refusal(body: bytes) -> None:
+    try:
+        sent = posted(body, PostedSubmission)
+        submission_of(sent, ProblemRoots([]), posted_problems=True)
+    except Refusal as refusal:
+        told = json.loads(refusal.line)
+        assert refusal.status in (400, 404) and set(told) == {"error", "text"} and refusal.line.count(b"\n") == 1

@@ -137,3 +137,11 @@ def test_an_address_that_others_reach_needs_keys_and_a_name(tmp_path: Path) -> N
     assert code == 0 and re.fullmatch(r"tw_[\w-]{43}\n", token)
     code, _, err = in_process("serve", "--target", "cpu", "--host", "0.0.0.0", "--keys", "keys", cwd=tmp_path)
     assert code == 2 and "--name" in err and os.listdir(tmp_path / "runs") != []
+
+
+def test_without_the_extra_the_remedy_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [n for n in sys.modules if n.startswith("tilewright.faces.serving.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    code, _, err = in_process("serve", "--target", "cpu", "--port", 0, cwd=tmp_path)
+    assert (code, err) == (2, "tilewright: `tilewright serve` needs uvicorn: pip install 'tilewright[serve]'\n")
