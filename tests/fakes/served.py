@@ -38,7 +38,7 @@ def model(word: str, marker: str = "") -> dict[str, str]:
 
 class StandInJudge:
     """Accepts `right`, refuses `wrong`, works on `slow` until it is let go, and on `endless` for ever; its process
-    `ends` with a candidate of that word, and a `fault` is the machine's."""
+    `ends` with a candidate of that word, a `bug` is ours, and a `fault` the machine's."""
 
     def __init__(self, go: threading.Event) -> None:
         self.go = go
@@ -56,6 +56,8 @@ class StandInJudge:
             time.sleep(0.01)
         if word == "ends":
             raise JudgeEnded("its process ended")
+        if word == "bug":
+            raise ZeroDivisionError
         if word == "fault":
             return TicketFault(whose="machine", text="too busy to judge")
         accepted = word != "wrong"

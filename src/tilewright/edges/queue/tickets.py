@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from ...facts import codec
@@ -109,24 +109,34 @@ class TicketQueue:
         now = self._clock()
         with self._database.transaction() as run:
             for ticket, attempts, text in run(_NEXT, prefers):
+                try:
+                    submission = _read(text, Submission)
+                except HarnessError as error:  # another version's: the others must not wait behind it
+                    fault = codec.dumps(TicketFault(whose="project", text=f"{error}; submit it again"))
+                    run(
+                        "UPDATE ticket SET state = 'faulted', ended_s = ?, outcome = ? WHERE id = ?", now, fault, ticket
+                    )
+                    return None
                 run(
                     "UPDATE ticket SET state = 'judging', attempts = ?, server = ?, lease_s = ?, taken_s = ?"
                     " WHERE id = ?", attempts + 1, self._server, now + self._lease_s, now, ticket,
                 )  # fmt: skip
-                return Taken(id=ticket, attempts=attempts + 1, submission=_read(text, Submission))
+                return Taken(id=ticket, attempts=attempts + 1, submission=submission)
         return None
 
-    def keep(self) -> frozenset[str]:
-        """The tickets that this server works on and that are still its own; their leases are prolonged in time."""
+    def keep(self, tickets: Collection[str]) -> frozenset[str]:
+        """Of these tickets, which this server works on, those that are still its own; their leases are prolonged in
+        time. Others of its own are nobody's when their lease is over."""
+        places = ", ".join("?" * len(tickets))
+        mine = f"state = 'judging' AND server = ? AND id IN ({places})"
+        if not tickets:
+            return frozenset()
         with self._database.reading() as run:
-            rows = run("SELECT id, lease_s FROM ticket WHERE state = 'judging' AND server = ?", self._server)
+            rows = run(f"SELECT id, lease_s FROM ticket WHERE {mine}", self._server, *tickets)
         now = self._clock()
         if any(lease_s < now + self._lease_s * 2 / 3 for _, lease_s in rows):
             with self._database.transaction() as run:
-                run(
-                    "UPDATE ticket SET lease_s = ? WHERE state = 'judging' AND server = ?",
-                    now + self._lease_s, self._server,
-                )  # fmt: skip
+                run(f"UPDATE ticket SET lease_s = ? WHERE {mine}", now + self._lease_s, self._server, *tickets)
         return frozenset(str(ticket) for ticket, _ in rows)
 
     def end(self, ticket: str, outcome: TicketVerdict | TicketFault) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -70,7 +71,8 @@ class JudgePool:
     ) -> None:  # fmt: skip
         self._queue, self._terms, self._path_of, self._say, self._board = queue, terms, path_of, say, board
         self._over = threading.Event()
-        self._ours: frozenset[str] = frozenset()
+        self._working: set[str] = set()
+        self._ours: frozenset[str] = frozenset()  # of these, those that nobody has cancelled or taken over
         self._threads = [threading.Thread(target=self._work, args=(judge,), daemon=True) for judge in judges]
         self._threads.append(threading.Thread(target=self._keep, daemon=True))
         self._taking = threading.Lock()
@@ -103,7 +105,11 @@ class JudgePool:
                         continue
                     in_a_row = in_a_row + 1 if taken.submission.about == about else 1
                     about = taken.submission.about
-                    self._judge(judge, taken)
+                    try:
+                        self._judge(judge, taken)
+                    finally:
+                        with self._taking:
+                            self._working.discard(taken.id)
                 except QueueDown as error:
                     self._say(f"{error}; tried again")
                     self._over.wait(_KEEP_S)
@@ -114,6 +120,7 @@ class JudgePool:
         with self._taking:  # `_keep` sees no ticket that `_ours` lacks
             taken = self._queue.take(prefers)
             if taken is not None:
+                self._working.add(taken.id)
                 self._ours |= {taken.id}
         return taken
 
@@ -121,7 +128,7 @@ class JudgePool:
         ticket, submission = taken.id, taken.submission
         try:
             path = self._path_of(submission)
-        except KeyError:
+        except (KeyError, OSError):
             text = f"problem {submission.problem!r} is not under the server's roots any more"
             self._queue.end(ticket, TicketFault(whose="problem", text=text))
             return
@@ -144,6 +151,10 @@ class JudgePool:
             self._queue.give_back(ticket, begun=False)
             self._say(str(error))
             return
+        except Exception as error:  # whatever one ticket does to us, the others are judged
+            traceback.print_exception(error)
+            self._queue.give_back(ticket, begun=True)
+            return
         self._end(ticket, outcome)
         said = "judged" if isinstance(outcome, TicketVerdict) else f"fault of the {outcome.whose}'s: {outcome.text}"
         self._say(f"{ticket}: {submission.problem}: {said} ({time.monotonic() - started:.1f} s)")
@@ -164,7 +175,7 @@ class JudgePool:
         while not self._leaving:
             try:
                 with self._taking:
-                    self._ours = self._queue.keep()
+                    self._ours = self._queue.keep(frozenset(self._working))
                 self._queue.recover()
                 if time.monotonic() - pruned_s > _PRUNE_S:
                     pruned_s = time.monotonic()

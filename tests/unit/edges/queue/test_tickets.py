@@ -156,9 +156,9 @@ def test_a_cancelled_ticket_is_judged_by_nobody_until_it_is_submitted_again(queu
     queue = queues()
     ticket = put(queue, "a")
     assert queue.cancel(ticket, owner="bob") is None
-    assert taken(queue) == "a" and queue.keep() == {ticket}
+    assert taken(queue) == "a" and queue.keep({ticket}) == {ticket}
     found = queue.cancel(ticket, owner="ann")
-    assert found is not None and found.state == "cancelled" and queue.keep() == frozenset()
+    assert found is not None and found.state == "cancelled" and queue.keep({ticket}) == frozenset()
     assert not queue.end(ticket, JUDGED)
     assert put(queue, "a") == ticket and taken(queue) == "a" and queue.end(ticket, JUDGED)
     ended = queue.cancel(ticket, owner="ann")
@@ -170,7 +170,7 @@ def test_what_a_dead_server_had_is_done_by_another_once_more_and_then_given_up(q
     ticket = put(one, "a")
     assert taken(one) == "a"
     clock.now += 20
-    one.keep()
+    one.keep({ticket})
     clock.now += 20
     two.recover()
     assert taken(two) == "", "the first server still lives"
@@ -182,6 +182,28 @@ def test_what_a_dead_server_had_is_done_by_another_once_more_and_then_given_up(q
     (found,) = one.tickets((ticket,), owner="ann")
     assert found.state == "faulted" and isinstance(found.outcome, TicketFault) and found.attempts == 2
     assert put(one, "a") == ticket and taken(one) == "a" and one.end(ticket, JUDGED)
+
+
+def test_a_lease_that_nobody_prolongs_is_over(queues: Queues, clock: Clock) -> None:
+    queue = queues()
+    one, other = put(queue, "a"), put(queue, "b")
+    assert taken(queue) == "a" and taken(queue) == "b"
+    for _ in range(4):
+        clock.now += 9
+        assert queue.keep({one, "none"}) == {one}
+        queue.recover()
+    assert [t.state for t in queue.tickets((one, other), owner="ann")] == ["judging", "queued"]
+
+
+def test_a_record_of_another_version_holds_up_nobody(queues: Queues) -> None:
+    queue = queues()
+    strange = put(queue, "strange", priority=1)
+    put(queue, "right")
+    with queue._database.transaction() as run:
+        run("UPDATE ticket SET submission = ? WHERE id = ?", '{"$": "Submission", "shape": 3}', strange)
+    assert taken(queue) == "" and taken(queue) == "right"
+    (found,) = queue.tickets((strange,), owner="ann")
+    assert isinstance(found.outcome, TicketFault) and "can't read" in found.outcome.text
 
 
 def test_a_server_that_begins_again_has_its_own_tickets_at_once(queues: Queues) -> None:

@@ -51,11 +51,13 @@ def test_a_fault_is_never_scored_and_can_be_submitted_again(house: Served) -> No
     assert (again.id, again.state) == (found.id, "queued")
 
 
-def test_a_judge_that_ends_is_begun_once_more_and_then_never(house: Served) -> None:
+@pytest.mark.parametrize("word", ["ends", "bug"])
+def test_a_judge_that_ends_is_begun_once_more_and_then_never(house: Served, word: str) -> None:
     ann = house.client("ann")
-    found = ann.wait(ann.submit(toy("ends")).id, timeout_s=20)
+    found = ann.wait(ann.submit(toy(word)).id, timeout_s=20)
+    assert ann.wait(ann.submit(toy("right")).id, timeout_s=20).accepted, "the others are judged"
     assert (found.state, found.told["attempts"], found.told["fault"]["whose"]) == ("faulted", 2, "project")
-    assert len(house.judge.orders) == 2
+    assert len(house.judge.orders) == 3
 
 
 def test_equal_content_has_one_ticket_of_each_key(house: Served) -> None:
