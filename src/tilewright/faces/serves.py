@@ -61,13 +61,12 @@ def serve(
         list[Path] | None, typer.Option("--root", metavar="DIR", help="Problems that are known by name; repeatable.")
     ] = None,
     roots_only: Annotated[
-        bool | None,
+        bool,
         typer.Option(
             "--problems-from-roots-only/--posted-problems",
-            help="Whether clients may send problems, which run with your rights; default: on 127.0.0.1 they may.",
-            show_default=False,
+            help="Whether clients may send problems, too, which run with your rights.",
         ),
-    ] = None,
+    ] = True,
     new_key: Annotated[
         str, typer.Option("--new-key", metavar="NAME", help="Add a key to --keys, print its token, and end.")
     ] = "",
@@ -102,7 +101,7 @@ def serve(
         host=listening.host, port=listening.port, names=tuple(listening.name or ()), roots=tuple(root or ()),
         state=queue.state, queue=queue.queue, keys=listening.keys,
         limits=KeyLimits(rate=queue.rate, queued=queue.queued), most_bytes=queue.most_bytes,
-        posted_problems=None if roots_only is None else not roots_only, jobs=jobs, devices=devices_of(devices),
+        posted_problems=not roots_only, jobs=jobs, devices=devices_of(devices),
         pool=PoolTerms(limit_s=config.seconds(queue.limit, "--limit"), kept_s=config.seconds(queue.keep, "--keep")),
         judging=judging,
     )  # fmt: skip

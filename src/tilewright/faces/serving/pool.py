@@ -6,7 +6,7 @@ import threading
 import time
 import traceback
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -66,8 +66,8 @@ class JudgePool:
     sent; it raises KeyError for one that is not there any more."""
 
     def __init__(
-        self, queue: TicketQueue, judges: list[TicketJudge], terms: PoolTerms, *, path_of: Callable[[Submission], str],
-        say: Callable[[str], None], board: ProgressBoard,
+        self, queue: TicketQueue, judges: Sequence[TicketJudge], terms: PoolTerms, *,
+        path_of: Callable[[Submission], str], say: Callable[[str], None], board: ProgressBoard,
     ) -> None:  # fmt: skip
         self._queue, self._terms, self._path_of, self._say, self._board = queue, terms, path_of, say, board
         self._over = threading.Event()

@@ -36,8 +36,8 @@ class JudgingProcess:
     def __init__(
         self, terms: JudgingTerms, *, environment: Mapping[str, str], command: tuple[str, ...] = COMMAND
     ) -> None:  # fmt: skip
-        self._terms, self._command = terms, command
-        self._environment = {**os.environ, **environment}
+        self.terms, self._command = terms, command
+        self.environment = {**os.environ, **environment}
         self._open = ExitStack()
         self._process: subprocess.Popen[bytes] | None = None
         self._said = b""
@@ -85,9 +85,9 @@ class JudgingProcess:
             if self._process is None or self._process.poll() is not None:
                 self.close()
                 self._process = self._open.enter_context(offspring(
-                    self._command, polite=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self._environment,
+                    self._command, polite=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self.environment,
                 ))  # fmt: skip
-                self._write(codec.dumps(self._terms))
+                self._write(codec.dumps(self.terms))
             self._write(codec.dumps(order))
         except OSError as error:
             raise JudgeEnded(f"the judging process could not be told of a ticket: {error}") from error

@@ -22,7 +22,7 @@ from ..listening import LOCAL, opened_socket, url_of
 from .counts import Counts
 from .gate import GateTerms, HttpGate
 from .keys import MOST_PRIORITY, KeyFile, KeyHolder, KeyLimits
-from .pool import JudgePool, PoolTerms, ProgressBoard, TicketJudge
+from .pool import JudgePool, PoolTerms, ProgressBoard
 from .process import JudgingProcess
 from .roots import ProblemRoots
 from .routes import Desk, application
@@ -37,7 +37,7 @@ _MOST_HEAD = 32 << 10  # bytes of a request's head
 class ServeTerms:
     """What the operator chose. `names`: further hosts under which clients may ask; `queue`: a URL, "" for a file in
     `state`, the server's own folder; `devices`: of which each has `jobs` judging processes, () for the usual one;
-    `posted_problems` of None: on this machine's own address alone."""
+    `posted_problems`: whether clients may send problems, too."""
 
     host: str
     port: int
@@ -48,7 +48,7 @@ class ServeTerms:
     keys: Path | None
     limits: KeyLimits
     most_bytes: int
-    posted_problems: bool | None
+    posted_problems: bool
     jobs: int
     devices: tuple[str, ...]
     pool: PoolTerms
@@ -68,10 +68,14 @@ def serve(terms: ServeTerms, *, say: Callable[[str], None]) -> None:
         measured_machine(terms.judging.target, cache_dir=Path(terms.judging.cache), say=say)  # while nothing runs
         with closing(TicketQueue(terms.queue or str(terms.state / "queue.db"), server=server)) as queue:
             board, counts = ProgressBoard(), Counts()
-            judges = _judges(terms, terms.state / "judging")
-            posted = terms.local if terms.posted_problems is None else terms.posted_problems
+            judges = judging_processes(terms, terms.state / "judging")
             desk = Desk(
-                queue=queue, board=board, roots=roots, counts=counts, posted_problems=posted, judges=len(judges)
+                queue=queue,
+                board=board,
+                roots=roots,
+                counts=counts,
+                posted_problems=terms.posted_problems,
+                judges=len(judges),
             )
             gate = HttpGate(application(desk), _gate_terms(terms, keys), counts)
             with closing(JudgePool(queue, judges, terms.pool, path_of=roots.path_of, say=say, board=board)) as pool:
@@ -88,8 +92,11 @@ def _require_sound(terms: ServeTerms) -> None:
         )
     if terms.host in _EVERYWHERE and not terms.names:
         raise UserError(f"--host {terms.host}: say with --name under which name clients ask, e.g. --name judge.lan")
-    if terms.posted_problems is False and not terms.roots:
-        raise UserError("--problems-from-roots-only: name a folder of problems with --root")
+    if not terms.posted_problems and not terms.roots:
+        raise UserError(
+            "no problems: name a folder of them with --root, or let clients send theirs with --posted-problems, whose "
+            "code runs with your rights"
+        )
 
 
 @contextmanager
@@ -111,7 +118,7 @@ def _alone(state: Path) -> Iterator[str]:
         yield name
 
 
-def _judges(terms: ServeTerms, folder: Path) -> list[TicketJudge]:
+def judging_processes(terms: ServeTerms, folder: Path) -> list[JudgingProcess]:
     """On each device so many, with a folder in which nothing is left of an earlier server that was killed."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(mode=0o700)

@@ -16,6 +16,11 @@ import pytest
 
 from fakes.command import in_process
 from tilewright.client import JudgeClient, Submitted
+from tilewright.faces.serving.keys import KeyLimits
+from tilewright.faces.serving.pool import PoolTerms
+from tilewright.faces.serving.serve import ServeTerms, judging_processes
+from tilewright.facts.run import Timing
+from tilewright.facts.ticket import JudgingTerms
 from waiting import wait_until
 
 PROBLEM = """
@@ -90,7 +95,7 @@ def test_a_ticket_survives_the_kill_of_the_server_that_judges_it(house: Path) ->
         assert (found.state, found.accepted, found.reward, found.told["attempts"]) == ("judged", False, 0.0, 2)
         assert found.told["verdict"]["reason"] == "wrong_values" and "the truth is" in found.told["verdict"]["summary"]
         assert client.submit(Submitted(problem="cosines", files={"model.py": WRONG})).id == ticket.id
-        status, _, err = in_process("serve", "--port", 0, "--target", "cpu", cwd=house)
+        status, _, err = in_process("serve", "--port", 0, "--root", "problems", "--target", "cpu", cwd=house)
         assert status == 2 and "another server works there" in err
     assert [*(house / "runs" / "serve" / "judging").iterdir()] == [], "nothing is left of what was killed"
 
@@ -101,7 +106,7 @@ def test_a_ticket_survives_the_kill_of_the_server_that_judges_it(house: Path) ->
 def test_verdicts_rewards_and_progress_come_from_the_real_judge(house: Path) -> None:
     kills = RIGHT + "\nimport os\nos.kill(os.getpid(), 9)\n"
     reads = RIGHT + f"\nopen({str(house / 'runs' / 'serve' / 'queue.db')!r}, 'rb').read()\n"
-    with serving(house) as (url, _):
+    with serving(house, "--posted-problems") as (url, _):
         client = JudgeClient(url)
         named = client.submit(Submitted(problem="cosines", files={"model.py": RIGHT}))
         posted = client.submit(Submitted(problem="mine", source=PROBLEM, files={"model.py": WRONG}))
@@ -123,19 +128,22 @@ def test_verdicts_rewards_and_progress_come_from_the_real_judge(house: Path) -> 
 
 def test_an_address_that_others_reach_needs_keys_and_a_name(tmp_path: Path) -> None:
     for flags, said in (
-        (("--host", "0.0.0.0"), "--new-key NAME"),
+        (("--host", "0.0.0.0", "--posted-problems"), "--new-key NAME"),
         (("--root", "none"), "--root none: no such folder"),
-        (("--keys", "none"), "--keys none"),
-        (("--problems-from-roots-only",), "--root"),
+        (("--keys", "none", "--posted-problems"), "--keys none"),
+        ((), "name a folder of them with --root"),
+        (("--problems-from-roots-only",), "name a folder of them with --root"),
         (("--new-key", "ann"), "--keys FILE"),
         (("--limit", "soon"), "--limit"),
-        (("--queue", "postgresql://nobody@127.0.0.1:1/none"), "the queue can't be used"),
+        (("--posted-problems", "--queue", "postgresql://nobody@127.0.0.1:1/none"), "the queue can't be used"),
     ):
         code, _, err = in_process("serve", "--target", "cpu", "--port", 0, *flags, cwd=tmp_path)
         assert code in (2, 3) and said in err, err
     code, token, _ = in_process("serve", "--keys", "keys", "--new-key", "ann", cwd=tmp_path)
     assert code == 0 and re.fullmatch(r"tw_[\w-]{43}\n", token)
-    code, _, err = in_process("serve", "--target", "cpu", "--host", "0.0.0.0", "--keys", "keys", cwd=tmp_path)
+    code, _, err = in_process(
+        "serve", "--target", "cpu", "--host", "0.0.0.0", "--posted-problems", "--keys", "keys", cwd=tmp_path
+    )
     assert code == 2 and "--name" in err and os.listdir(tmp_path / "runs") != []
 
 
@@ -143,5 +151,19 @@ def test_without_the_extra_the_remedy_is_one_line(tmp_path: Path, monkeypatch: p
     for name in [n for n in sys.modules if n.startswith("tilewright.faces.serving.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    code, _, err = in_process("serve", "--target", "cpu", "--port", 0, cwd=tmp_path)
+    code, _, err = in_process("serve", "--target", "cpu", "--posted-problems", "--port", 0, cwd=tmp_path)
     assert (code, err) == (2, "tilewright: `tilewright serve` needs uvicorn: pip install 'tilewright[serve]'\n")
+
+
+def test_each_device_has_its_judging_processes_in_a_folder_without_leftovers(tmp_path: Path) -> None:
+    terms = ServeTerms(
+        host="127.0.0.1", port=0, names=(), roots=(tmp_path,), state=tmp_path, queue="", keys=None,
+        limits=KeyLimits(rate=1, queued=1), most_bytes=1, posted_problems=False, jobs=2, devices=("0", "3"),
+        pool=PoolTerms(limit_s=1.0, kept_s=1.0),
+        judging=JudgingTerms(target="cuda", timing=Timing(), seed=0, cache=""),
+    )  # fmt: skip
+    (tmp_path / "judging" / "tilewright-serve-old").mkdir(parents=True)
+    made = judging_processes(terms, tmp_path / "judging")
+    seen = [process.environment["CUDA_VISIBLE_DEVICES"] for process in made]
+    assert seen == ["0", "0", "3", "3"] and list((tmp_path / "judging").iterdir()) == []
+    assert {process.terms.folder for process in made} == {str(tmp_path / "judging")}
