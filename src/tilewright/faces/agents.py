@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hmac
-import socket
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from ..facts.errors import HarnessError, TilewrightError, UserError
 from ..facts.version import VERSION
 from . import config
 from .agent_runs import AgentRuns, Told
+from .listening import LOCAL, opened_socket, url_of
 from .tools import GUIDE, House, Tools
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 TOKEN = "TILEWRIGHT_MCP_TOKEN"
 PATH = "/mcp"
-_LOCAL = ("127.0.0.1", "localhost", "::1")
 _GRACE_S = 2
 _LONGEST = 4000  # characters of an error
 _MOST_CHARACTERS = 32 << 20  # of what a call brings
@@ -60,7 +59,7 @@ def serve_stdio(agent_runs: AgentRuns, house: House) -> None:
 def serve_http(agent_runs: AgentRuns, house: House, *, host: str, port: int, token: str | None) -> None:
     """Serve clients at http://HOST:PORT/mcp until a signal; port 0 takes a free one. With `token` each request must
     bear it. Raises UserError where the address can't be had, or lies open without a token."""
-    if host not in _LOCAL and not token:
+    if host not in LOCAL and not token:
         raise UserError(
             f"--http {host}:{port}: whoever reaches this address could have code run here; set {TOKEN} to a secret "
             "that clients must send (Authorization: Bearer ...), or serve 127.0.0.1"
@@ -68,12 +67,11 @@ def serve_http(agent_runs: AgentRuns, house: House, *, host: str, port: int, tok
     server = _server(Tools(agent_runs, house))
     import uvicorn
 
-    with _listening(host, port) as listening:
+    with opened_socket(host, port, of="--http") as listening:
         app = server.streamable_http_app(streamable_http_path=PATH, host=host)
         guarded = _guarded(app, token) if token else app
         settings = uvicorn.Config(guarded, log_level="warning", timeout_graceful_shutdown=_GRACE_S)
-        shown = f"[{host}]" if ":" in host else host
-        print(f"listening on http://{shown}:{listening.getsockname()[1]}{PATH}", file=sys.stderr, flush=True)
+        print(f"listening on {url_of(host, listening)}{PATH}", file=sys.stderr, flush=True)
         try:
             uvicorn.Server(settings).run(sockets=[listening])
         finally:
@@ -136,13 +134,6 @@ def _require_text(given: Any) -> None:
     for text in texts:
         if "\0" in text or any("\ud800" <= c <= "\udfff" for c in text):
             raise UserError(f"{text[:60]!r}: holds a NUL, or half a letter (a surrogate); send text")
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-    except (OSError, OverflowError) as error:
-        raise UserError(f"--http {host}:{port}: {error}; choose another port, or 0 for a free one") from error
 
 
 def _guarded(app: Asgi, token: str) -> Asgi:

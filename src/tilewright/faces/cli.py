@@ -19,6 +19,7 @@ from .exits import Interruptible, exit_code, leave, line, obey_signals, open_sta
 from .many import bench, compare
 from .options import MOST_SEED, mode_of, new_folder, parts_of, target_of
 from .printing import print_json, put, say, show, stdout
+from .serves import serve
 
 if TYPE_CHECKING:
     from ..run.optimize import Finished
@@ -373,14 +374,14 @@ def mcp(
     evaluator: options.EvaluatorOption = "",
 ) -> None:
     """Let a coding agent open problems, submit candidates and be judged, over the Model Context Protocol."""
-    from .agents import serve
+    from .agents import serve as run
     from .tools import House
 
     terms = config.agents_terms(budget, timing=shared.timed, sanitize=sanitize, seed=shared.seed, evaluator=evaluator)
     chosen = target_of(shared.target, evaluator) if evaluator else shared.target
     house = House(cache=config.cache_dir(), target=chosen, terms=terms, say=say(False), env=tuple(shared.env or ()))
     config.environment(house.env)  # what is wrong with it is said before any client comes
-    serve(http, root=root, runs=runs or root / "runs", house=house)
+    run(http, root=root, runs=runs or root / "runs", house=house)
 
 
 @app.command()
@@ -405,6 +406,7 @@ def worker(
 
 app.command()(bench)
 app.command()(compare)
+app.command()(serve)
 
 
 def main() -> NoReturn:

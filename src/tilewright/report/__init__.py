@@ -1,7 +1,7 @@
 """What a run came to, drawn: JSON objects, tables for the terminal, and one page in Markdown or HTML."""
 
 from . import words
-from .attempts import attempt_object, attempt_row, ended_object, profile_object, sweep_object
+from .attempts import attempt_object, attempt_row, ended_object, profile_object, sweep_object, verdict_object
 from .audits import audit_object, audit_table, audits_summary, audits_table, degenerate_table
 from .comparisons import comparison_object, comparison_svg, comparison_tables
 from .curves import AXES, Axis, Curve, compared, curve
@@ -17,6 +17,7 @@ from .discoveries import (
 from .objects import bench_summary, summary, whose
 from .page import html, markdown
 from .profiles import profile_lines, profile_table
+from .rewards import Against, Formula, RewardRule, reward
 from .tables import bench_table, table
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "sweep_object", "words", "AXES", "Axis", "Curve", "compared", "comparison_object", "comparison_svg",
     "comparison_tables", "curve", "audit_object", "audit_table", "audits_summary", "audits_table", "degenerate_table",
     "discovery_object", "discoveries_summary", "discoveries_table", "left_table", "discovery_svg", "calls_table",
-    "parts_table", "summary", "bench_summary", "table", "bench_table", "markdown", "html",
+    "parts_table", "verdict_object", "Against", "Formula", "RewardRule", "reward", "summary", "bench_summary", "table",
+    "bench_table", "markdown", "html",
 ]  # fmt: skip

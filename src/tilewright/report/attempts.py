@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -14,7 +15,7 @@ from .objects import summary
 # Of the object of `evaluate --json`; what is null or empty in it is left out.
 _TOLD = (
     "verdict", "ratio", "times_ns", "floor_ns", "floor_share", "error", "noise", "own_share", "time_shares", "launches",
-    "phases", "peak_bytes", "fallbacks", "notes",
+    "phases", "peak_bytes", "fallbacks", "sanitizer", "notes",
 )  # fmt: skip
 _LONGEST_NAME = 200
 _MOST_KERNELS = 8
@@ -25,11 +26,16 @@ def attempt_object(context: SearchContext, event: Event, *, number: int) -> dict
     assert isinstance(event.move, Try)
     accepted = isinstance(event.outcome, Timed)
     stop = Stop(best=event.move.what if accepted else None, why="judged")
-    whole = summary(context, (event, Event(seq=event.seq + 1, move=stop, outcome=None, wall_s=0.0)), candidate_dir="")
+    events = (event, Event(seq=event.seq + 1, move=stop, outcome=None, wall_s=0.0))
+    told = {"attempt": number, "idea": event.move.why, "state": "accepted" if accepted else "refused"}
+    return told | verdict_object(context, events)
+
+
+def verdict_object(context: SearchContext, events: Sequence[Event]) -> dict[str, Any]:
+    """The verdict on the one candidate that these events judge: fields as in `evaluate --json`."""
+    whole = summary(context, events, candidate_dir="")
     told = {name: _filled(whole[name]) for name in _TOLD}
-    return {"attempt": number, "idea": event.move.why, "state": "accepted" if accepted else "refused"} | {
-        name: value for name, value in told.items() if value not in (None, {}, [])
-    }
+    return {name: value for name, value in told.items() if value not in (None, {}, [])}
 
 
 def attempt_row(event: Event, *, number: int) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""`tilewright serve` under load: honest and hostile clients, and a kill in the middle."""

@@ -1,0 +1,1 @@
+"""`tilewright serve`: the judge over HTTP."""
