@@ -1,0 +1,161 @@
+"""`tilewright site`: pages of many runs in a folder that any web server can host, made anew where something changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+from ..edges.ledger import make_folder
+from ..facts.errors import UserError
+from ..facts.version import VERSION
+from ..report.site import Entry, File, Site, Source
+from ..report.site.entries import Group, Reading, read
+from .printing import Shown
+
+INDEX = "site.json"
+_FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What a call came to: how many entries the site has, how many files it has, and how many of them were written."""
+
+    site: Site
+    files: int
+    written: int
+    removed: int
+
+
+@dataclass(slots=True)
+class Memory:
+    """What earlier calls read, by the digest of its source, and the files that they made."""
+
+    readings: dict[str, Reading] = field(default_factory=dict)
+    files: frozenset[str] = frozenset()
+    now: dict[str, Reading] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)  # of this call's sources, by the folders of runs
+
+    def reading(self, source: Source) -> Reading:
+        """As `read`, from memory where the source is as it was."""
+        try:
+            digest = source.digest() + hashlib.sha256(source.place.encode(errors="replace")).hexdigest()[:16]
+        except OSError:
+            return read(source)
+        found = self.readings.get(digest) or read(source)
+        self.now[digest] = found
+        self.digests[str(source.path)] = digest
+        return found
+
+
+def write_site(folders: Sequence[Path], out: Path, *, say: Callable[[str], None]) -> Made:
+    """Write the site of these folders to `out`; pages of runs that are as they were stay. UserError where `out` holds
+    something else, or a folder is missing."""
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / INDEX).is_file())):
+        raise UserError(f"{out}: holds something that is no site; choose another --out")
+    memory = _remembered(out / INDEX)
+    site = Site.of(folders, reading=memory.reading)
+    make_folder(out)
+    known = frozenset(memory.readings)
+    every = [path for entry in site.entries for path in site.paths_of(entry)] + list(site.paths())
+    written = 0
+    for number, entry in enumerate(e for e in site.entries if e.kind == "run"):
+        if number and number % 100 == 0:
+            say(f"{number} runs")
+        paths = site.paths_of(entry)
+        same = memory.digests.get(str(site.places[entry.id])) in known
+        if same and all(p in memory.files and (out / p).is_file() for p in paths):
+            continue
+        written += sum(_write(out, file) for file in site.run_files(entry, paths))
+    written += sum(_write(out, file) for path in site.paths() if (file := site.render(path)) is not None)
+    stale = [out / path for path in memory.files - set(every) if _inside(out, path)]
+    for path in stale:
+        path.unlink(missing_ok=True)
+    _keep(out, site, every, memory.now)
+    return Made(site=site, files=len(every), written=written, removed=len(stale))
+
+
+def shown(made: Made, out: Path) -> Shown:
+    counts: dict[str, int] = {}
+    for entry in made.site.entries:
+        counts[entry.status] = counts.get(entry.status, 0) + 1
+    start = out / "index.html"
+    told = {"site": str(start), "results": len(made.site.entries), "status": counts, "files": made.files,
+            "written": made.written, "removed": made.removed}  # fmt: skip
+    lines = [f"{len(made.site.entries)} results, {made.files} files ({made.written} written)", str(start)]
+    return Shown(object=told, drawn=lines)
+
+
+def _write(out: Path, file: File) -> bool:
+    """Whole or not at all; whether it was not there as it is."""
+    path = out / file.path
+    if path.is_file() and path.stat().st_size == len(file.data) and path.read_bytes() == file.data:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(path.name + ".part")
+    part.write_bytes(file.data)
+    part.replace(path)
+    return True
+
+
+def _inside(out: Path, path: str) -> bool:
+    return (out / path).resolve().is_relative_to(out.resolve())
+
+
+def made_by() -> str:
+    """The version, with a digest of what draws pages: those of another are made anew."""
+    found = hashlib.sha256()
+    for text in _texts(files("tilewright.report")):
+        found.update(text)
+    return f"{VERSION} {found.hexdigest()[:12]}"
+
+
+def _texts(folder: Traversable) -> Iterator[bytes]:
+    for item in sorted(folder.iterdir(), key=lambda i: i.name):
+        if item.is_dir():
+            yield from _texts(item)
+        elif item.name.endswith((".jinja", ".css", ".js", ".py")):
+            yield item.read_bytes()
+
+
+def _remembered(path: Path) -> Memory:
+    """Nothing where there is no site, or one of another version."""
+    try:
+        found = json.loads(path.read_bytes())
+        if found["format"] != _FORMAT or found["made_by"] != made_by():
+            return Memory(files=frozenset(map(str, found["files"])))
+        readings = {str(k): _reading(v) for k, v in found["readings"].items()}
+        return Memory(readings=readings, files=frozenset(map(str, found["files"])))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Memory()
+
+
+def _reading(plain: dict[str, Any]) -> Reading:
+    names = {f.name for f in fields(Entry)}
+    entries = tuple(
+        Entry(**{k: tuple(v) if k == "judged" else v for k, v in e.items() if k in names}) for e in plain["entries"]
+    )
+    group = plain["group"]
+    return Reading(entries=entries, group=Group(place=group["place"], head=tuple((n, t) for n, t in group["head"])))
+
+
+def _keep(out: Path, site: Site, every: Sequence[str], readings: dict[str, Reading]) -> None:
+    """The site for programs: its results with their addresses, and what the next call need not read again."""
+    results = [
+        {"id": e.id, "status": e.status, "place": e.place, "page": e.href, "said": e.said} | _plain(e)
+        for e in site.entries
+    ]  # fmt: skip
+    whole = {"format": _FORMAT, "made_by": made_by(), "results": results, "files": sorted(every),
+             "readings": {k: asdict(v) for k, v in readings.items()}}  # fmt: skip
+    text = json.dumps(whole, separators=(",", ":")).replace("},{", "},\n{")
+    _write(out, File(path=INDEX, kind="application/json", data=text.encode(errors="backslashreplace")))
+
+
+def _plain(entry: Entry) -> dict[str, Any]:
+    names = ("problem", "strategy", "device", "mode", "ratio", "times_ns", "floor_share")
+    return {name: entry.task[name] for name in names}
