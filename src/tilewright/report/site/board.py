@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -64,13 +65,14 @@ def standings(entries: Iterable[Entry]) -> tuple[Row, ...]:
     return tuple(sorted(found, key=lambda row: (natural(row.entry.problem), -_speed(row.entry))))
 
 
-def totals(entries: Iterable[Entry]) -> tuple[Total, ...]:
-    """For each strategy, card and mode; each run counts once, what failed or was kept as it is as 1.0."""
+def totals(entries: Sequence[Entry]) -> tuple[Total, ...]:
+    """For each strategy, card and mode, cards with most results first; each run counts once, what failed or was kept as it is as 1.0."""
     by: dict[tuple[str, str, str], list[Entry]] = {}
     for entry in entries:
         if has_result(entry):
             by.setdefault((entry.card, entry.mode, entry.strategy), []).append(entry)
-    return tuple(_total(group) for _, group in sorted(by.items()))
+    runs = Counter(entry.card for entry in entries)
+    return tuple(_total(group) for key, group in sorted(by.items(), key=lambda one: (-runs[one[0][0]], one[0])))
 
 
 def has_result(entry: Entry) -> bool:
@@ -95,10 +97,10 @@ def _total(group: Sequence[Entry]) -> Total:
     found = bench_summary([e.task for e in group])
     passes = found["fast_p"]
     assert isinstance(passes, dict)
-    eager, best, share = found["geomean_eager"], found["geomean_best"], found["share_won"]
+    eager, share = found["geomean_eager"], found["share_won"]
     return Total(
         strategy=group[0].strategy, card=group[0].card, mode=group[0].mode, runs=len(group),
-        problems=len({e.problem for e in group}), eager=_times(eager), best=_times(best), won=_percent(share),
+        problems=len({e.problem for e in group}), eager=_times(eager), best=_best(group), won=_percent(share),
         passed=tuple(_percent(passes[p]) for p in PASSES), failed=sum(e.status == "failed" for e in group),
     )  # fmt: skip
 
@@ -108,12 +110,18 @@ def _row(group: Sequence[Entry]) -> Row:
     first = max(group, key=_speed)
     judged = has_result(first)
     spans = [span for e in group if (span := _interval(e)) is not None]
-    mean, best = geomean(ratio_of(e.task, "eager") for e in group), geomean(ratio_of(e.task, "best") for e in group)
+    mean = geomean(ratio_of(e.task, "eager") for e in group)
     interval = f"{min(s.low for s in spans):.2f} – {max(s.high for s in spans):.2f}" if spans and judged else ""
     return Row(
         entry=first, runs=len(group), status=first.status, label=label(first.status),
-        ratio=_times(mean) if judged else "", interval=interval, best=_times(best) if judged else "", said=first.said,
+        ratio=_times(mean) if judged else "", interval=interval, best=_best(group) if judged else "", said=first.said,
     )  # fmt: skip
+
+
+def _best(group: Sequence[Entry]) -> str:
+    """The geometric mean against the better of eager and torch.compile, of those that timed both; "" where none did."""
+    both = [e.task for e in group if "compile" in e.task["ratio"] or "compile" in e.task["times_ns"]]
+    return _times(geomean(ratio_of(task, "best") for task in both))
 
 
 def _interval(entry: Entry) -> Interval | None:
