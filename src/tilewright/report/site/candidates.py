@@ -112,7 +112,7 @@ def _code(written: object, delivered: Path | None) -> tuple[tuple[SourceFile, ..
         own = tuple(f for f in written.files if not f.path.startswith(f"{LIBRARY}/"))
         first = sorted(own, key=lambda f: (f.path != written.entry, f.path))
         return tuple(first), len(written.files) - len(own), "as the journal has it"
-    if delivered is None or not delivered.is_dir():
+    if delivered is None or delivered.is_symlink() or not delivered.is_dir():
         return (), 0, ""
     paths = code_files(delivered)
     own = tuple(SourceFile(path=p.relative_to(delivered).as_posix(), text=_text(p)) for p in paths)

@@ -64,7 +64,7 @@ def sources(folders: Sequence[Path]) -> tuple[Source, ...]:
 def code_files(folder: Path) -> list[Path]:
     """The files of a delivered candidate but for copies of skeletons, those that are text of readable length."""
     found: list[Path] = []
-    for where, folders, names in os.walk(folder):
+    for where, folders, names in os.walk(folder) if not folder.is_symlink() else ():
         folders[:] = sorted(name for name in folders if name not in (LIBRARY, "__pycache__"))
         paths = (Path(where, name) for name in sorted(names))
         found += [p for p in paths if not p.is_symlink() and p.is_file() and p.stat().st_size <= _MOST_TEXT_BYTES]

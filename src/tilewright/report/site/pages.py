@@ -30,8 +30,8 @@ HTML, CSS, JS = "text/html; charset=utf-8", "text/css; charset=utf-8", "text/jav
 ASSETS = {"assets/site.css": CSS, "assets/filter.js": JS}
 _RUN_PAGE = re.compile(r"runs/([^/]+)/(index|candidates|dialogue|candidate-([0-9]{1,9}))\.html")
 # What would steer a terminal, or turn the order in which letters are read: shown, not obeyed.
-_SHOWN = {n: 0x2400 + n for n in range(32) if n not in (9, 10, 13)} | {0x7F: 0x2421}
-_SHOWN |= {n: f"<U+{n:04X}>" for n in (*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F)}  # type: ignore[dict-item]
+_SHOWN: dict[int, int | str] = {n: 0x2400 + n for n in range(32) if n not in (9, 10, 13)} | {0x7F: 0x2421}
+_SHOWN |= {n: f"⟨U+{n:04X}⟩" for n in (*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +97,13 @@ class Site:
 
     def run_files(self, entry: Entry, paths: Sequence[str]) -> Iterator[File]:
         """The files of a run at these of its paths, its journal read once. Nothing where it is gone by now."""
-        found = journal(self.places[entry.id])
-        if found is None:
-            return
         pages = {path: path.rpartition("/")[2].removesuffix(".html") for path in paths}
-        told = self._run_pages(entry, *found, wanted=set(pages.values()))
+        try:
+            found = journal(self.places[entry.id])
+            told = self._run_pages(entry, *found, wanted=set(pages.values())) if found else {}
+        except Exception as error:  # foreign bytes: what can't be drawn says so, and spoils no other page
+            why = f"{type(error).__name__}: {error}"
+            told = {page: self._page("broken", path, entry=entry, why=why[:500]) for path, page in pages.items()}
         yield from (replace(told[page], path=path) for path, page in pages.items() if page in told)
 
     def _run_pages(
