@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from ..edges.ledger import make_folder
 from ..facts.errors import UserError
 from ..facts.version import VERSION
-from ..report.site import Entry, File, Site, Source
+from ..report.site import Entry, File, Site, Source, sources
 from ..report.site.entries import Group, Reading, read
 from .printing import Shown
 
 INDEX = "site.json"
 _FORMAT = 1
+_MANY = 100  # sources, from which on processes are worth their start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,18 +44,26 @@ class Memory:
     readings: dict[str, Reading] = field(default_factory=dict)
     files: frozenset[str] = frozenset()
     now: dict[str, Reading] = field(default_factory=dict)
-    digests: dict[str, str] = field(default_factory=dict)  # of this call's sources, by the folders of runs
+    changed: set[Path] = field(default_factory=set)  # the sources that earlier calls did not see as they are
+
+    def look(self, found: Sequence[Source], pool: Executor | None) -> None:
+        """Read what is new, or not as it was."""
+        digests = {source: digest for source in found if (digest := _digest(source))}
+        fresh = [s for s, digest in digests.items() if digest not in self.readings]
+        read_now = dict(zip(fresh, (pool.map(read, fresh, chunksize=4) if pool else map(read, fresh)), strict=True))
+        self.changed = {source.path for source in fresh}
+        self.now = {d: read_now[s] if s in read_now else self.readings[d] for s, d in digests.items()}
 
     def reading(self, source: Source) -> Reading:
-        """As `read`, from memory where the source is as it was."""
-        try:
-            digest = source.digest() + hashlib.sha256(source.place.encode(errors="replace")).hexdigest()[:16]
-        except OSError:
-            return read(source)
-        found = self.readings.get(digest) or read(source)
-        self.now[digest] = found
-        self.digests[str(source.path)] = digest
-        return found
+        return self.now.get(_digest(source)) or read(source)
+
+
+def _digest(source: Source) -> str:
+    """"" where it can't be read."""
+    try:
+        return source.digest()
+    except OSError:
+        return ""
 
 
 def write_site(folders: Sequence[Path], out: Path, *, say: Callable[[str], None]) -> Made:
@@ -58,26 +71,42 @@ def write_site(folders: Sequence[Path], out: Path, *, say: Callable[[str], None]
     something else, or a folder is missing."""
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / INDEX).is_file())):
         raise UserError(f"{out}: holds something that is no site; choose another --out")
-    memory = _remembered(out / INDEX)
-    site = Site.of(folders, reading=memory.reading)
+    memory, found = _remembered(out / INDEX), sources(folders)
     make_folder(out)
-    known = frozenset(memory.readings)
-    every = [path for entry in site.entries for path in site.paths_of(entry)] + list(site.paths())
-    written = 0
-    for number, entry in enumerate(e for e in site.entries if e.kind == "run"):
-        if number and number % 100 == 0:
-            say(f"{number} runs")
-        paths = site.paths_of(entry)
-        same = memory.digests.get(str(site.places[entry.id])) in known
-        if same and all(p in memory.files and (out / p).is_file() for p in paths):
-            continue
-        written += sum(_write(out, file) for file in site.run_files(entry, paths))
+    with _pool(len(found)) as pool:
+        memory.look(found, pool)
+        site = Site.of(folders, reading=memory.reading)
+        due = [e for e in site.entries if e.kind == "run" and _is_due(site, e, memory, out)]
+        say(f"{len(found)} sources read, {len(due)} runs to draw")
+        parts = [(replace(site, entries=(e,), places={e.id: site.places[e.id]}, groups=()), out) for e in due]
+        written = sum(pool.map(_write_run, *zip(*parts, strict=True), chunksize=4) if pool and parts
+                      else (_write_run(*part) for part in parts))  # fmt: skip
     written += sum(_write(out, file) for path in site.paths() if (file := site.render(path)) is not None)
+    every = [path for entry in site.entries for path in site.paths_of(entry)] + list(site.paths())
     stale = [out / path for path in memory.files - set(every) if _inside(out, path)]
     for path in stale:
         path.unlink(missing_ok=True)
     _keep(out, site, every, memory.now)
     return Made(site=site, files=len(every), written=written, removed=len(stale))
+
+
+def _pool(count: int) -> AbstractContextManager[Executor | None]:
+    """Processes, where there is enough for them to do."""
+    workers = min(len(os.sched_getaffinity(0)), 8)
+    if count < _MANY or workers < 2:
+        return nullcontext()
+    return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+
+
+def _is_due(site: Site, entry: Entry, memory: Memory, out: Path) -> bool:
+    paths = site.paths_of(entry)
+    return site.places[entry.id] in memory.changed or not all(p in memory.files and (out / p).is_file() for p in paths)
+
+
+def _write_run(site: Site, out: Path) -> int:
+    """The pages of the one run in it; how many were written."""
+    (entry,) = site.entries
+    return sum(_write(out, file) for file in site.run_files(entry, site.paths_of(entry)))
 
 
 def shown(made: Made, out: Path) -> Shown:

@@ -104,9 +104,14 @@ def _hints(fact: type) -> dict[str, Any]:
     return get_type_hints(fact)
 
 
+@cache
+def _parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    return get_origin(hint), get_args(hint)
+
+
 def fits(value: object, hint: Any) -> bool:
     """Whether a value is of this type, and all that it holds of the types that its fields name."""
-    origin, arguments = get_origin(hint), get_args(hint)
+    origin, arguments = _parts(hint)
     if hint is Any:
         return True
     if origin is Literal:

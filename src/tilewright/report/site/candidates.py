@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ...facts.candidate import Candidate, SourceFile
@@ -52,6 +52,7 @@ class Judged:
 
 def judged(context: SearchContext, events: Sequence[Event], *, folder: Path) -> Iterator[Judged]:
     """In order. `folder`: of the run, whose delivered candidate is the code of a recipe that was handed over."""
+    context = _undrawn(context)
     told = story(context, events)
     attempts = {a.seq: a for a in told.attempts}
     entered = {e.move.subproblem: e.outcome for e in events if isinstance(e.move, Enter)}
@@ -67,7 +68,8 @@ def judged(context: SearchContext, events: Sequence[Event], *, folder: Path) -> 
         final = not within and move.what == told.end.best
         files, copies, where = _code(written, folder / CANDIDATE if final else None)
         yield Judged(
-            attempt=attempts[event.seq], judgement=_judgement(of if isinstance(of, SearchContext) else context, event),
+            attempt=attempts[event.seq],
+            judgement=_judgement(_undrawn(of) if isinstance(of, SearchContext) else context, event),
             also=tuple(attempts[e.seq] for e in same if e.seq in attempts),
             profiles=tuple(profile_view(e.outcome) for e in same if isinstance(e.outcome, Inspected)),
             files=files, copies=copies, where=where,
@@ -90,6 +92,11 @@ def profile_view(found: Inspected) -> ProfileView:
     )  # fmt: skip
     lines = found.diagnosis.lines() if found.diagnosis else ()
     return ProfileView(title=f"A profiled call: {words.duration(found.ns)}", lines=lines, kernels=kernels)
+
+
+def _undrawn(context: SearchContext) -> SearchContext:
+    """Without its graphs, whose drawing takes most of the time that a story does."""
+    return replace(context, cases=tuple(replace(case, graph=None, rewritten=None) for case in context.cases))
 
 
 def _judgement(context: SearchContext, event: Event) -> Story:

@@ -29,7 +29,7 @@ class Source:
 
     def digest(self) -> str:
         """Hex digest over all that pages are made of; OSError where it can't be read."""
-        found = hashlib.sha256(self.kind.encode())
+        found = hashlib.sha256(f"{self.kind}\0{self.place}".encode(errors="replace"))
         for path in self._files():
             found.update(f"\0{path.name}\0{path.stat().st_size}\0".encode(errors="replace"))
             with path.open("rb") as file:
