@@ -42,12 +42,14 @@ def dialogue(words: str = "make it faster", reply: str = "FILE: model.py") -> tu
     first, second = candidate(f"# first\n{words}\n"), candidate(f"# second\n{words}\n")
     prompt = Prompt(system=f"You write kernels. {words}", messages=(Message(role="user", text=f"Begin: {words}"),))
     longer = replace(
-        prompt, messages=(*prompt.messages, Message(role="model", text=reply), Message(role="user", text="It is wrong."))
+        prompt, messages=(*prompt.messages, Message(role="model", text=reply), Message(role="user", text="Wrong."))
     )  # fmt: skip
     said = Reply(text=reply, finish="stop", model="test-model", usage=Usage(input_tokens=900, output_tokens=100))
     refusal = Failure(stage="check", reason="wrong_values", summary=f"off by 3 {words}", excerpt=f"Traceback {words}")
     slow = NamedTime(name=f"slow_loop {words}", origin="own", times=2, ns=80.0)
-    seen = Inspected(longest=(slow,), kinds=1, ns=100.0, diagnosis=Diagnosis(limit="limited by memory", changes=("fuse",)))
+    seen = Inspected(
+        longest=(slow,), kinds=1, ns=100.0, diagnosis=Diagnosis(limit="limited by memory", changes=("fuse",))
+    )
     pairs: list[tuple[Move, Outcome]] = [
         (Ask(prompt=prompt, model="scripted:x", turn=0, why="step 1"), said),
         (Try(what=first, why=f"fewer bytes {words}"), refusal),

@@ -31,7 +31,7 @@ _MODULE = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
+class Removable:
     """Something that may go: `used_unix_s` is when it was made or last used."""
 
     what: What
@@ -49,7 +49,7 @@ class Stays:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
+class CleaningBounds:
     """What goes: what was not used for `older_s`, and of each kind, the oldest first, what is beyond `keep_bytes`; None
     bounds nothing."""
 
@@ -60,18 +60,18 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cleaned:
-    gone: tuple[Item, ...]
+    gone: tuple[Removable, ...]
     stays: tuple[Stays, ...]
     dry: bool
 
 
 def clean(
-    chosen: Sequence[What], *, runs: Path, cache: Path, bounds: Bounds, dry: bool, now_unix_s: float
+    chosen: Sequence[What], *, runs: Path, cache: Path, bounds: CleaningBounds, dry: bool, now_unix_s: float
 ) -> Cleaned:  # fmt: skip
     """Remove it, or only say what would be removed (`dry`). UserError where `runs` is asked for and not there."""
     if {"runs", "builds"} & set(chosen) and not runs.is_dir():
         raise UserError(f"{runs}: no such folder; name the folder of runs with --runs")
-    gone: list[Item] = []
+    gone: list[Removable] = []
     stays: list[Stays] = []
     for what in dict.fromkeys(chosen):
         for item in due(found(what, runs=runs, cache=cache), bounds, now_unix_s=now_unix_s):
@@ -83,7 +83,7 @@ def clean(
     return Cleaned(gone=tuple(gone), stays=tuple(stays), dry=dry)
 
 
-def due(items: Iterable[Item], bounds: Bounds, *, now_unix_s: float) -> tuple[Item, ...]:
+def due(items: Iterable[Removable], bounds: CleaningBounds, *, now_unix_s: float) -> tuple[Removable, ...]:
     """What the bounds let go, the oldest first."""
     newest = sorted(items, key=lambda item: (-item.used_unix_s, str(item.path)))
     kept_bytes, going = 0, []
@@ -97,7 +97,7 @@ def due(items: Iterable[Item], bounds: Bounds, *, now_unix_s: float) -> tuple[It
     return tuple(reversed(going))
 
 
-def found(what: What, *, runs: Path, cache: Path) -> Iterator[Item]:
+def found(what: What, *, runs: Path, cache: Path) -> Iterator[Removable]:
     if what in ("runs", "builds"):
         for where, folders, names in os.walk(runs):
             if "run.db" in names:
@@ -105,7 +105,7 @@ def found(what: What, *, runs: Path, cache: Path) -> Iterator[Item]:
                 run = Path(where)
                 path = run if what == "runs" else run / "work"
                 if not path.is_symlink() and path.is_dir():
-                    yield Item(what=what, path=path, size_bytes=size_of(path), used_unix_s=_journal_written(run))
+                    yield Removable(what=what, path=path, size_bytes=size_of(path), used_unix_s=_journal_written(run))
         return
     inside = ("libraries", "cuda", "cpu") if what == "kernels" else ("modules", "backend")
     pattern = _KERNEL if what == "kernels" else _MODULE
@@ -114,7 +114,7 @@ def found(what: What, *, runs: Path, cache: Path) -> Iterator[Item]:
             ours = path.is_file() if what == "kernels" else path.is_dir()
             if pattern.fullmatch(path.name) and ours and not path.is_symlink():
                 with contextlib.suppress(OSError):  # gone since: another process prunes, too
-                    yield Item(what=what, path=path, size_bytes=size_of(path), used_unix_s=path.stat().st_mtime)
+                    yield Removable(what=what, path=path, size_bytes=size_of(path), used_unix_s=path.stat().st_mtime)
 
 
 def size_of(path: Path) -> int:
@@ -134,8 +134,8 @@ def _journal_written(run: Path) -> float:
     return max(times)
 
 
-def _reason_to_stay(item: Item, bounds: Bounds, *, now_unix_s: float) -> str:
-    """"" where it may go."""
+def _reason_to_stay(item: Removable, bounds: CleaningBounds, *, now_unix_s: float) -> str:
+    """ "" where it may go."""
     if item.what == "kernels":
         return "was used within the hour" if now_unix_s - item.used_unix_s < JUST_USED_S else ""
     if item.what == "modules":
@@ -148,10 +148,14 @@ def _reason_to_stay(item: Item, bounds: Bounds, *, now_unix_s: float) -> str:
             ended = any(isinstance(event.move, Stop) for event in ledger.events())
     except (UserError, sqlite3.Error, OSError):
         return "its journal can't be read"
-    return "" if ended or bounds.unfinished else "has not ended: `tilewright resume` continues it (--unfinished removes it)"
+    return (
+        ""
+        if ended or bounds.unfinished
+        else "has not ended: `tilewright resume` continues it (--unfinished removes it)"
+    )
 
 
-def _removed(item: Item, *, dry: bool) -> str:
+def _removed(item: Removable, *, dry: bool) -> str:
     """Remove it, under the locks that its users take; why it stays, "" where it is gone or may go."""
     run = {"runs": item.path, "builds": item.path.parent}.get(item.what)
     locks = [item.path] if run is None else [p for p in (run / "run.lock", run / "candidate", run) if p.exists()]

@@ -404,8 +404,11 @@ def worker(
     raise typer.Exit(3 if visit.faults else 0)
 
 
-for command in (bench, compare, site, logs, clean):
-    app.command()(command)
+app.command()(bench)
+app.command()(compare)
+app.command()(site)
+app.command()(logs)
+app.command()(clean)
 
 
 def main() -> NoReturn:

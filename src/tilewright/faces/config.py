@@ -36,7 +36,7 @@ def cache_dir() -> Path:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class UserSettings:
     """What the user's file says: the model that is asked where none is named, and short names of models."""
 
     model: str = ""
@@ -50,22 +50,22 @@ def settings_file() -> Path:
     return Path(named) if named else home / "tilewright" / "config.toml"
 
 
-def settings() -> Settings:
+def settings() -> UserSettings:
     """Of the user's file; nothing where there is none. UserError for one that can't be read, or says anything else."""
     path = settings_file()
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return Settings()
+        return UserSettings()
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: can't be read ({str(error)[:200]}); mend it, or remove it") from None
     aliases = found.pop("aliases", {})
     model = found.pop("model", "")
     if found or not isinstance(model, str) or not isinstance(aliases, dict):
-        raise UserError(f"{path}: holds `model = \"PROVIDER:NAME\"` and a table [aliases], nothing else")
+        raise UserError(f'{path}: holds `model = "PROVIDER:NAME"` and a table [aliases], nothing else')
     if wrong := [k for k, v in aliases.items() if ":" in k or not isinstance(v, str) or ":" not in v]:
-        raise UserError(f"{path}: alias {_short(wrong[0])}: write a name without a colon = \"PROVIDER:NAME\"")
-    return Settings(model=model, aliases=aliases)
+        raise UserError(f'{path}: alias {_short(wrong[0])}: write a name without a colon = "PROVIDER:NAME"')
+    return UserSettings(model=model, aliases=aliases)
 
 
 def model_of(named: str | None, *, asking: bool) -> str | None:
@@ -76,7 +76,7 @@ def model_of(named: str | None, *, asking: bool) -> str | None:
     mine = settings()
     name = mine.model if named in (None, "default") else named
     if named == "default" and not name:
-        raise UserError(f"--model default: {settings_file()} names none; write model = \"PROVIDER:NAME\" there")
+        raise UserError(f'--model default: {settings_file()} names none; write model = "PROVIDER:NAME" there')
     return mine.aliases.get(name or "", name) or None
 
 

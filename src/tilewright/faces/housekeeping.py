@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from . import config, options
-from .cleaning import AGAIN, WHAT, Bounds, What
+from .cleaning import AGAIN, WHAT, CleaningBounds, What
 from .printing import print_text, put, say
 
 
@@ -25,9 +25,9 @@ def site(
 
 
 def logs(
-    folder: Annotated[Path, typer.Argument(metavar="[DIR]", help="A run, or a folder of runs: the latest in it.")] = Path(
-        "runs"
-    ),
+    folder: Annotated[
+        Path, typer.Argument(metavar="[DIR]", help="A run, or a folder of runs: the latest in it.")
+    ] = Path("runs"),
     tail: Annotated[int, typer.Option("--tail", min=0, max=100_000, help="Show so many of its last steps.")] = 10,
     follow: Annotated[bool, typer.Option("--follow", help="Stay, and show each step as it comes.")] = False,
     as_json: options.JsonOption = False,
@@ -62,7 +62,7 @@ def clean(
 
     chosen: list[What] = [options.one_of(name, WHAT, "clean") for name in what or AGAIN]
     older = older or ("" if keep else "30d")
-    bounds = Bounds(
+    bounds = CleaningBounds(
         older_s=config.seconds(older, "--older") if older else None, keep_bytes=size(keep, "--keep") if keep else None,
         unfinished=unfinished,
     )  # fmt: skip

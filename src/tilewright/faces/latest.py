@@ -28,7 +28,8 @@ class Logs:
 
 
 def latest(folder: Path) -> Path:
-    """The run's folder that was named, or that below it whose journal was written last. UserError where there is none."""
+    """The folder of a run: that which was named, or that below it whose journal was written last. UserError where there
+    is none."""
     if (folder / "run.db").is_file():
         return folder
     journals = [path for path in folder.rglob("run.db") if path.is_file()] if folder.is_dir() else []

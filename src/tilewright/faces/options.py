@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import typer
 
@@ -20,6 +20,7 @@ from . import config
 from .printing import tell
 
 T = TypeVar("T", bound=str)
+C = TypeVar("C", bound=Callable[..., Any])
 MOST_SEED = 2**32 - 1
 
 TargetOption = Annotated[
@@ -226,9 +227,13 @@ VERBOSE = inspect.Parameter(
 class Commands(typer.Typer):
     """Commands each of which also takes --quiet and --verbose."""
 
-    def command(self, *args: Any, **settings: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        register = super().command(*args, **settings)
-        return lambda command: register(loud(command))
+    def command(self, *args: Any, **kwargs: Any) -> Callable[[C], C]:
+        register = super().command(*args, **kwargs)
+
+        def made(command: C) -> C:
+            return cast(C, register(loud(command)))
+
+        return made
 
 
 def loud(command: Callable[..., None]) -> Callable[..., None]:

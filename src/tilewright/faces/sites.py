@@ -18,8 +18,8 @@ from typing import Any
 from ..edges.ledger import make_folder
 from ..facts.errors import UserError
 from ..facts.version import VERSION
-from ..report.site import Entry, File, Site, Source, sources
-from ..report.site.entries import Group, Reading, read
+from ..report.site import Entry, File, ResultSource, Site, sources
+from ..report.site.entries import Group, SourceReading, read
 from .printing import Shown
 
 INDEX = "site.json"
@@ -41,12 +41,12 @@ class Made:
 class Memory:
     """What earlier calls read, by the digest of its source, and the files that they made."""
 
-    readings: dict[str, Reading] = field(default_factory=dict)
+    readings: dict[str, SourceReading] = field(default_factory=dict)
     files: frozenset[str] = frozenset()
-    now: dict[str, Reading] = field(default_factory=dict)
+    now: dict[str, SourceReading] = field(default_factory=dict)
     changed: set[Path] = field(default_factory=set)  # the sources that earlier calls did not see as they are
 
-    def look(self, found: Sequence[Source], pool: Executor | None) -> None:
+    def look(self, found: Sequence[ResultSource], pool: Executor | None) -> None:
         """Read what is new, or not as it was."""
         digests = {source: digest for source in found if (digest := _digest(source))}
         fresh = [s for s, digest in digests.items() if digest not in self.readings]
@@ -54,12 +54,12 @@ class Memory:
         self.changed = {source.path for source in fresh}
         self.now = {d: read_now[s] if s in read_now else self.readings[d] for s, d in digests.items()}
 
-    def reading(self, source: Source) -> Reading:
+    def reading(self, source: ResultSource) -> SourceReading:
         return self.now.get(_digest(source)) or read(source)
 
 
-def _digest(source: Source) -> str:
-    """"" where it can't be read."""
+def _digest(source: ResultSource) -> str:
+    """ "" where it can't be read."""
     try:
         return source.digest()
     except OSError:
@@ -164,16 +164,17 @@ def _remembered(path: Path) -> Memory:
         return Memory()
 
 
-def _reading(plain: dict[str, Any]) -> Reading:
+def _reading(plain: dict[str, Any]) -> SourceReading:
     names = {f.name for f in fields(Entry)}
-    entries = tuple(
-        Entry(**{k: tuple(v) if k == "judged" else v for k, v in e.items() if k in names}) for e in plain["entries"]
-    )
+    made: list[dict[str, Any]] = [{k: v for k, v in e.items() if k in names} for e in plain["entries"]]
+    entries = tuple(Entry(**{**one, "judged": tuple(one["judged"])}) for one in made)
     group = plain["group"]
-    return Reading(entries=entries, group=Group(place=group["place"], head=tuple((n, t) for n, t in group["head"])))
+    return SourceReading(
+        entries=entries, group=Group(place=group["place"], head=tuple((n, t) for n, t in group["head"]))
+    )
 
 
-def _keep(out: Path, site: Site, every: Sequence[str], readings: dict[str, Reading]) -> None:
+def _keep(out: Path, site: Site, every: Sequence[str], readings: dict[str, SourceReading]) -> None:
     """The site for programs: its results with their addresses, and what the next call need not read again."""
     results = [
         {"id": e.id, "status": e.status, "place": e.place, "page": e.href, "said": e.said} | _plain(e)

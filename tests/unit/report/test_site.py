@@ -203,11 +203,16 @@ def test_json_that_is_no_result_is_counted_and_left_out(tmp_path: Path, value: o
 
 
 def test_a_result_with_values_of_other_kinds_is_cut_down_to_what_fits(tmp_path: Path) -> None:
-    odd = {"problem": HOSTILE + LONG, "status": "improved", "verdict": {"accepted": "yes", "summary": 5, "excerpt": HOSTILE},
-           "ratio": {"eager": {"low": "x", "mid": 2.0}, "compile": {"mid": -1}, "z": None}, "times_ns": [], "floor_share": "1",
-           "patterns": [{"title": HOSTILE, "point": {"a": [1]}}, 5], "algebra": {"kept": True, "without": 3},
-           "machine": {"device": 4}}  # fmt: skip
-    (tmp_path / "odd.json").write_text(json.dumps({"tasks": [odd, odd], "command": "tilewright 'bench", "device": HOSTILE}))
+    odd = {
+        "problem": HOSTILE + LONG, "status": "improved",
+        "verdict": {"accepted": "yes", "summary": 5, "excerpt": HOSTILE},
+        "ratio": {"eager": {"low": "x", "mid": 2.0}, "compile": {"mid": -1}, "z": None}, "times_ns": [],
+        "floor_share": "1", "patterns": [{"title": HOSTILE, "point": {"a": [1]}}, 5],
+        "algebra": {"kept": True, "without": 3}, "machine": {"device": 4},
+    }  # fmt: skip
+    (tmp_path / "odd.json").write_text(
+        json.dumps({"tasks": [odd, odd], "command": "tilewright 'bench", "device": HOSTILE})
+    )
     site = Site.of([tmp_path])
     assert [e.task["ratio"] for e in site.entries] == [{"eager": {"low": 2.0, "mid": 2.0, "high": 2.0}}] * 2
     assert len({e.id for e in site.entries}) == 2

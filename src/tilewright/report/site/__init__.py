@@ -1,7 +1,7 @@
 """Many runs as pages for a browser: a leaderboard, each run's report, its candidates, and its dialogue with a model."""
 
 from .entries import Entry
-from .folders import Source, sources
+from .folders import ResultSource, sources
 from .pages import File, Site
 
-__all__ = ["Entry", "File", "Site", "Source", "sources"]
+__all__ = ["Entry", "File", "Site", "ResultSource", "sources"]

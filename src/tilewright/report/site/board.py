@@ -66,7 +66,8 @@ def standings(entries: Iterable[Entry]) -> tuple[Row, ...]:
 
 
 def totals(entries: Sequence[Entry]) -> tuple[Total, ...]:
-    """For each strategy, card and mode, cards with most results first; each run counts once, what failed or was kept as it is as 1.0."""
+    """For each strategy, card and mode, cards with most results first. Each run counts once, what failed or was kept as
+    it is as 1.0."""
     by: dict[tuple[str, str, str], list[Entry]] = {}
     for entry in entries:
         if has_result(entry):

@@ -18,7 +18,7 @@ _MOST_NAMES = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kernel:
+class KernelRow:
     """A line of a profile."""
 
     name: str
@@ -32,11 +32,11 @@ class Kernel:
 class ProfileView:
     title: str
     lines: tuple[str, ...]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[KernelRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
+class JudgedCandidate:
     """A candidate that was judged. `judgement`: the story of a run that ended with it; `also`: what else was done with
     it. `copies`: how many files of its code are copies of skeletons. `where`: where the code comes from, "" where it is
     not known."""
@@ -50,7 +50,7 @@ class Judged:
     where: str
 
 
-def judged(context: SearchContext, events: Sequence[Event], *, folder: Path) -> Iterator[Judged]:
+def judged(context: SearchContext, events: Sequence[Event], *, folder: Path) -> Iterator[JudgedCandidate]:
     """In order. `folder`: of the run, whose delivered candidate is the code of a recipe that was handed over."""
     context = _undrawn(context)
     told = story(context, events)
@@ -67,7 +67,7 @@ def judged(context: SearchContext, events: Sequence[Event], *, folder: Path) -> 
         written = move.what if isinstance(move.what, Candidate) else composed.get(move.what)
         final = not within and move.what == told.end.best
         files, copies, where = _code(written, folder / CANDIDATE if final else None)
-        yield Judged(
+        yield JudgedCandidate(
             attempt=attempts[event.seq],
             judgement=_judgement(_undrawn(of) if isinstance(of, SearchContext) else context, event),
             also=tuple(attempts[e.seq] for e in same if e.seq in attempts),
@@ -84,7 +84,7 @@ def of_the_module(events: Sequence[Event]) -> tuple[ProfileView, ...]:
 
 def profile_view(found: Inspected) -> ProfileView:
     kernels = tuple(
-        Kernel(
+        KernelRow(
             name=n.name, origin=n.origin, times=n.times, took=words.duration(n.ns),
             share=words.percent(n.ns / found.ns) if found.ns else "",
         )
@@ -130,4 +130,3 @@ def _code(written: object, delivered: Path | None) -> tuple[tuple[SourceFile, ..
 def _text(path: Path) -> str:
     data = path.read_bytes()
     return "(no text)" if b"\0" in data[:4096] else data.decode(errors="replace")
-

@@ -13,7 +13,7 @@ from ...edges.ledger import Ledger
 from ...facts.move import Ask, Event, Try, Within
 from ...facts.run import SearchContext
 from ..objects import Task, summary
-from .folders import JOURNAL, Source
+from .folders import JOURNAL, ResultSource
 from .tasks import ResultFile, read_results, task_of
 
 Kind = Literal["run", "task", "damaged"]
@@ -69,7 +69,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class SourceReading:
     """What a source holds: no entries where it is no result at all."""
 
     entries: tuple[Entry, ...]
@@ -84,7 +84,7 @@ def slug(text: str) -> str:
     return f"{plain[:40] or 'of'}-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:8]}"
 
 
-def read(source: Source) -> Reading:
+def read(source: ResultSource) -> SourceReading:
     """Never raises for what lies there: what can't be read is an entry that says so."""
     try:
         return _results(source) if source.kind == "json" else _run(source)
@@ -105,7 +105,7 @@ def is_judging(event: Event) -> bool:
     return isinstance(move, Try)
 
 
-def run_entry(context: SearchContext, events: Sequence[Event], source: Source) -> Entry:
+def run_entry(context: SearchContext, events: Sequence[Event], source: ResultSource) -> Entry:
     told = summary(context, events, candidate_dir="")
     label = "-".join((context.strategy, *context.without))
     task = dict(task_of({**told, "strategy": label}, {}))
@@ -116,29 +116,29 @@ def run_entry(context: SearchContext, events: Sequence[Event], source: Source) -
     )  # fmt: skip
 
 
-def _run(source: Source) -> Reading:
+def _run(source: ResultSource) -> SourceReading:
     group = Group(place=_parent(source.place))
     found = journal(source.path) if source.kind == "run" else None
     beside = read_results(source.beside) if source.beside is not None else None
     if found is None:
         if beside is not None:
-            return Reading(entries=(_task_entry(beside.tasks[0], group.place, source.place),), group=group)
+            return SourceReading(entries=(_task_entry(beside.tasks[0], group.place, source.place),), group=group)
         return _damaged(source, "the run has not begun: its journal holds no search context yet", status="unfinished")
     entry = run_entry(*found, source)
     if beside is not None and entry.status == "unfinished" and beside.tasks[0]["status"] in _CRASHED:
         broken = beside.tasks[0]
         told = {**entry.task, "status": broken["status"], "whose": broken["whose"]}
         entry = replace(entry, status=broken["status"], said=broken["verdict"]["summary"], task=told)
-    return Reading(entries=(entry,), group=group)
+    return SourceReading(entries=(entry,), group=group)
 
 
-def _results(source: Source) -> Reading:
+def _results(source: ResultSource) -> SourceReading:
     found: ResultFile | None = read_results(source.path)
     if found is None:
-        return Reading(entries=(), group=Group(place=source.place))
+        return SourceReading(entries=(), group=Group(place=source.place))
     alone = len(found.tasks) == 1 and not found.head
     group = Group(place=_parent(source.place) if alone else source.place, head=found.head)
-    return Reading(entries=tuple(_task_entry(t, group.place, source.place) for t in found.tasks), group=group)
+    return SourceReading(entries=tuple(_task_entry(t, group.place, source.place) for t in found.tasks), group=group)
 
 
 def _task_entry(task: Task, group: str, place: str) -> Entry:
@@ -148,7 +148,7 @@ def _task_entry(task: Task, group: str, place: str) -> Entry:
     )  # fmt: skip
 
 
-def _damaged(source: Source, why: str, *, status: str = "damaged") -> Reading:
+def _damaged(source: ResultSource, why: str, *, status: str = "damaged") -> SourceReading:
     name = source.place.rpartition("/")[2]
     verdict = {"accepted": False, "stage": "run", "reason": status, "summary": why}
     found = {"problem": name, "status": "unfinished", "verdict": verdict, "machine": {"device": "unknown"}}
@@ -157,7 +157,7 @@ def _damaged(source: Source, why: str, *, status: str = "damaged") -> Reading:
         id=f"damaged-{slug(source.place)}", kind="damaged", status=status, said=why, group=_parent(source.place),
         place=source.place, task=task,
     )  # fmt: skip
-    return Reading(entries=(entry,), group=Group(place=entry.group))
+    return SourceReading(entries=(entry,), group=Group(place=entry.group))
 
 
 def _why(error: BaseException, path: Path) -> str:

@@ -37,6 +37,9 @@ if (form) {
   form.hidden = false;
   form.addEventListener("input", show);
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("reset", () => setTimeout(show));
+  form.querySelector("button").addEventListener("click", () => {
+    form.reset();
+    show();
+  });
   show();
 }

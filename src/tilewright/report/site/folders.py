@@ -18,7 +18,7 @@ _MOST_FILES, _MOST_TEXT_BYTES = 40, 400_000  # of a delivered candidate's own co
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class ResultSource:
     """Something that may hold a result. `place`: where it lies, below the folder that was named, with that folder's
     name; `beside`: the result that `bench` kept of a run, beside the run's folder."""
 
@@ -46,11 +46,11 @@ class Source:
         yield from code_files(self.path / CANDIDATE)
 
 
-def sources(folders: Sequence[Path]) -> tuple[Source, ...]:
+def sources(folders: Sequence[Path]) -> tuple[ResultSource, ...]:
     """All that lies in the folders at any depth, each once, in the order of their places; links to folders are not
     followed. UserError for a folder that is not there."""
     seen: set[Path] = set()
-    found: list[Source] = []
+    found: list[ResultSource] = []
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"{folder}: no such folder; give folders of runs, or of results of `tilewright bench`")
@@ -73,14 +73,14 @@ def code_files(folder: Path) -> list[Path]:
     return found[:_MOST_FILES]
 
 
-def _below(root: Path, name: str) -> Iterator[Source]:
+def _below(root: Path, name: str) -> Iterator[ResultSource]:
     for where, folders, files in os.walk(root, onerror=None):
         here = Path(where)
         place = "/".join((name, *here.relative_to(root).parts))
         if JOURNAL in files or STAMP in files:
             beside = here.with_name(f"{here.name}.json")
             kind: Literal["run", "begun"] = "run" if JOURNAL in files else "begun"
-            yield Source(kind=kind, path=here, place=place, beside=beside if beside.is_file() else None)
+            yield ResultSource(kind=kind, path=here, place=place, beside=beside if beside.is_file() else None)
             folders.clear()
             continue
         folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in ("__pycache__", CANDIDATE))
@@ -88,8 +88,8 @@ def _below(root: Path, name: str) -> Iterator[Source]:
         yield from _results((here / file for file in sorted(files)), place, runs)
 
 
-def _results(files: Iterable[Path], place: str, runs: set[str]) -> Iterator[Source]:
+def _results(files: Iterable[Path], place: str, runs: set[str]) -> Iterator[ResultSource]:
     """Of the JSON files those that belong to no run."""
     for path in files:
         if path.suffix == ".json" and path.stem not in runs and path.stat().st_size <= _MOST_JSON_BYTES:
-            yield Source(kind="json", path=path, place=f"{place}/{path.name}")
+            yield ResultSource(kind="json", path=path, place=f"{place}/{path.name}")

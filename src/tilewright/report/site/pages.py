@@ -23,14 +23,14 @@ from ..story import story
 from .board import PASSES, choices, has_result, label, natural, rows, standings, totals
 from .candidates import judged, of_the_module
 from .dialogue import turns
-from .entries import Entry, Group, Reading, journal, read, slug
-from .folders import Source, sources
+from .entries import Entry, Group, SourceReading, journal, read, slug
+from .folders import ResultSource, sources
 
 HTML, CSS, JS = "text/html; charset=utf-8", "text/css; charset=utf-8", "text/javascript; charset=utf-8"
 ASSETS = {"assets/site.css": CSS, "assets/filter.js": JS}
 _RUN_PAGE = re.compile(r"runs/([^/]+)/(index|candidates|dialogue|candidate-([0-9]{1,9}))\.html")
 # What would steer a terminal, or turn the order in which letters are read: shown, not obeyed.
-_SHOWN: dict[int, int | str] = {n: 0x2400 + n for n in range(32) if n not in (9, 10, 13)} | {0x7F: 0x2421}
+_SHOWN: dict[int, str] = {n: chr(0x2400 + n) for n in range(32) if n not in (9, 10, 13)} | {0x7F: "␡"}
 _SHOWN |= {n: f"⟨U+{n:04X}⟩" for n in (*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 
 
@@ -53,7 +53,7 @@ class Site:
     ignored: int = 0  # JSON files that hold no judged result
 
     @classmethod
-    def of(cls, folders: Sequence[Path], *, reading: Callable[[Source], Reading] = read) -> Site:
+    def of(cls, folders: Sequence[Path], *, reading: Callable[[ResultSource], SourceReading] = read) -> Site:
         """What lies in these folders now. `reading`: what a source holds, from memory where that is known. UserError
         for a folder that is not there."""
         found = [(source, reading(source)) for source in sources(folders)]
@@ -75,7 +75,12 @@ class Site:
         """Of the files of a run; () where the entry is none."""
         if entry.kind != "run":
             return ()
-        pages = ["index", "candidates", *(["dialogue"] if entry.turns else []), *(f"candidate-{n}" for n in entry.judged)]
+        pages = [
+            "index",
+            "candidates",
+            *(["dialogue"] if entry.turns else []),
+            *(f"candidate-{n}" for n in entry.judged),
+        ]
         return tuple(f"runs/{entry.id}/{page}.html" for page in pages)
 
     def render(self, path: str) -> File | None:
@@ -113,7 +118,9 @@ class Site:
         if "index" in wanted:
             made["index"] = self._report(entry, context, events)
         if "dialogue" in wanted:
-            made["dialogue"] = self._page("dialogue", f"runs/{entry.id}/dialogue.html", entry=entry, turns=turns(events))
+            made["dialogue"] = self._page(
+                "dialogue", f"runs/{entry.id}/dialogue.html", entry=entry, turns=turns(events)
+            )
         if wanted - {"index", "dialogue"}:
             found = tuple(judged(context, events, folder=self.places[entry.id]))
             module = of_the_module(events)
@@ -131,8 +138,8 @@ class Site:
     def _report(self, entry: Entry, context: SearchContext, events: tuple[Event, ...]) -> File:
         return self._page(
             "report", f"runs/{entry.id}/index.html", entry=entry, story=story(context, events),
-            search=plot.run_plot(curve(context, events)), use=f'import tilewright\nModel = tilewright.load("{entry.place}")',
-            **_drawing(),
+            search=plot.run_plot(curve(context, events)), **_drawing(),
+            use=f'import tilewright\nModel = tilewright.load("{entry.place}")',
         )  # fmt: skip
 
     def _page(self, name: str, path: str, **values: Any) -> File:
@@ -148,7 +155,7 @@ def _drawing() -> dict[str, Any]:
     return {"geometry": chart, "boxes": drawing, "plot": plot, "unmeasured": NOT_MEASURED}
 
 
-def _apart(found: Sequence[tuple[Entry, Source]]) -> list[tuple[Entry, Source]]:
+def _apart(found: Sequence[tuple[Entry, ResultSource]]) -> list[tuple[Entry, ResultSource]]:
     """Ids that differ, where several entries have the same: the later of them are numbered."""
     seen: Counter[tuple[str, str]] = Counter()
     apart = []

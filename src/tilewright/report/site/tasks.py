@@ -53,7 +53,7 @@ def task_of(found: Mapping[str, Any], whole: Mapping[str, Any]) -> Task:
     verdict, machine = _map(found.get("verdict")), _map(found.get("machine")) or _map(whole.get("machine"))
     command = _words(_text(whole.get("command")))
     algebra = _map(found.get("algebra"))
-    kept = {
+    return {
         "problem": found["problem"][:_MOST_TEXT], "status": found["status"],
         "strategy": _text(found.get("strategy")) or _strategy(command), "mode": _text(found.get("mode")) or "inference",
         "device": _text(machine.get("device")) or _text(whole.get("device")) or "unknown",
@@ -63,9 +63,8 @@ def task_of(found: Mapping[str, Any], whole: Mapping[str, Any]) -> Task:
         "floor_share": _number(found.get("floor_share")),
         "patterns": [_pattern(p) for p in _list(found.get("patterns"))[:100] if isinstance(p, dict)],
         "whose": _text(found.get("whose")) or "candidate",
-        "algebra": {"kept": True, "without": _interval(algebra.get("without"))} if algebra.get("kept") is True else None,
+        "algebra": {"kept": True, "without": _interval(algebra.get("without"))} if algebra.get("kept") is True else {},
     }  # fmt: skip
-    return kept
 
 
 def _strategy(command: list[str]) -> str:

@@ -1,8 +1,9 @@
-"""The site of the committed results: `benchmarks/results`, and the runs whose journals are kept in `benchmarks/journals`.
+"""The site of the committed results: `benchmarks/results`, and the runs whose journals `benchmarks/journals` holds.
 
-    python -m benchmarks.site [--out runs/site]
+    python benchmarks/results_site.py [--out runs/site]
 
-Kept journals are unpacked into a temporary folder. They have neither the words of prompts nor the text of the library's own files.
+Kept journals are unpacked into a temporary folder. They have neither the words of prompts nor the text of the library's
+own files.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from benchmarks.journals import unpacked
+from journals import unpacked
+
 from tilewright.edges.ledger import Ledger
 from tilewright.faces.sites import Made, write_site
 
