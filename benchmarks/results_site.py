@@ -38,10 +38,16 @@ def main() -> None:
 def committed(out: Path) -> Made:
     """Write the site of what this checkout holds."""
     with tempfile.TemporaryDirectory() as folder:
-        journals = Path(folder) / "journals"
-        for file in sorted((ROOT / "journals").rglob("*.jsonl.xz")):
-            unpack(file, journals / file.relative_to(ROOT / "journals").parent / file.name.removesuffix(".jsonl.xz"))
-        return write_site([ROOT / "results", journals], out, say=print)
+        return write_site(folders(Path(folder)), out, say=print)
+
+
+def folders(unpacked_to: Path) -> list[Path]:
+    """The result files, and the kept journals as folders of runs."""
+    kept = ROOT / "journals"
+    for file in sorted(kept.rglob("*.jsonl.xz")):
+        name = file.name.removesuffix(".jsonl.xz")
+        unpack(file, unpacked_to / "journals" / file.relative_to(kept).parent / name)
+    return [ROOT / "results", unpacked_to / "journals"]
 
 
 def unpack(file: Path, folder: Path) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from tilewright.report.site import Site
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,26 +30,23 @@ def script() -> ModuleType:
 
 
 def test_every_judged_task_and_every_kept_journal_has_its_place(script: ModuleType, tmp_path: Path) -> None:
-    made = script.committed(tmp_path / "site")
-    statuses = {entry.status for entry in made.site.entries}
+    site = Site.of(script.folders(tmp_path))
+    statuses = {entry.status for entry in site.entries}
     assert statuses <= {"improved", "no_improvement", "failed", "unfinished"}, "nothing that is committed is damaged"
     level1 = json.loads((ROOT / "benchmarks" / "results" / "h200" / "kernelbench-level1.json").read_text())
-    shown = {e.problem for e in made.site.entries if e.group == "results/h200/kernelbench-level1.json"}
+    shown = {e.problem for e in site.entries if e.group == "results/h200/kernelbench-level1.json"}
     assert shown == {task["problem"] for task in level1["tasks"]}
     kept = list((ROOT / "benchmarks" / "journals").rglob("*.jsonl.xz"))
-    assert len(made.site.places) == len(kept)
-    leaderboard = (tmp_path / "site" / "index.html").read_text()
-    (total,) = [
-        line
-        for line in leaderboard.splitlines()
-        if 'scope="row" data-label="strategy">cutegen<' in line and "H200" in line
-    ]
-    assert 'data-label="won">100%' in total
+    assert len(site.places) == len(kept)
+    leaderboard = site.render("index.html")
+    assert leaderboard is not None
+    rows = re.findall(
+        r'<tr><th scope="row" data-label="strategy">cutegen<.*?</tr>', leaderboard.data.decode(), re.DOTALL
+    )
+    assert [row for row in rows if "NVIDIA H200" in row and 'data-label="won">100%' in row]
 
 
 def test_prompts_that_were_not_kept_are_worded_anew_and_say_so(script: ModuleType, tmp_path: Path) -> None:
-    from tilewright.report.site import Site
-
     script.unpack(
         ROOT / "benchmarks" / "journals" / "cutegen" / "06_attention_bias.jsonl.xz", tmp_path / "runs" / "one"
     )
