@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from multiprocessing import get_context
@@ -44,18 +44,34 @@ class Memory:
     readings: dict[str, SourceReading] = field(default_factory=dict)
     files: frozenset[str] = frozenset()
     now: dict[str, SourceReading] = field(default_factory=dict)
-    changed: set[Path] = field(default_factory=set)  # the sources that earlier calls did not see as they are
+    drawn: dict[Path, str] = field(default_factory=dict)  # the ids under which runs were drawn by this call
+    written: int = 0
 
-    def look(self, found: Sequence[ResultSource], pool: Executor | None) -> None:
-        """Read what is new, or not as it was."""
+    def look(self, found: Sequence[ResultSource], out: Path, pool: Executor | None) -> None:
+        """Read what is new, or not as it was, and draw the runs among it."""
         digests = {source: digest for source in found if (digest := _digest(source))}
         fresh = [s for s, digest in digests.items() if digest not in self.readings]
-        read_now = dict(zip(fresh, (pool.map(read, fresh, chunksize=4) if pool else map(read, fresh)), strict=True))
-        self.changed = {source.path for source in fresh}
-        self.now = {d: read_now[s] if s in read_now else self.readings[d] for s, d in digests.items()}
+        outs = [out] * len(fresh)
+        came = pool.map(_read_and_draw, fresh, outs, chunksize=4) if pool else map(_read_and_draw, fresh, outs)
+        read_now = dict(zip(fresh, came, strict=True))
+        for source, digest in digests.items():
+            reading, written = read_now[source] if source in read_now else (self.readings[digest], 0)
+            self.now[digest] = reading
+            self.written += written
+            if source in read_now and any(entry.kind == "run" for entry in reading.entries):
+                self.drawn[source.path] = reading.entries[0].id
 
     def reading(self, source: ResultSource) -> SourceReading:
         return self.now.get(_digest(source)) or read(source)
+
+    def has(self, site: Site, entry: Entry, out: Path) -> bool:
+        """Whether the pages of a run are there as they should be."""
+        drawn = [at for at, id in self.drawn.items() if id == entry.id]
+        if drawn:  # where several have one id, each may have been drawn in the place of another
+            return drawn == [site.places[entry.id]]
+        return site.places[entry.id] not in self.drawn and all(
+            path in self.files and (out / path).is_file() for path in site.paths_of(entry)
+        )
 
 
 def _digest(source: ResultSource) -> str:
@@ -73,14 +89,15 @@ def write_site(folders: Sequence[Path], out: Path, *, say: Callable[[str], None]
         raise UserError(f"{out}: holds something that is no site; choose another --out")
     memory, found = _remembered(out / INDEX), sources(folders)
     make_folder(out)
+    if not (out / INDEX).exists():
+        (out / INDEX).write_text("{}")  # what is interrupted goes on in the same folder
+    say(f"{len(found)} sources")
     with _pool(len(found)) as pool:
-        memory.look(found, pool)
-        site = Site.of(folders, reading=memory.reading)
-        due = [e for e in site.entries if e.kind == "run" and _is_due(site, e, memory, out)]
-        say(f"{len(found)} sources read, {len(due)} runs to draw")
-        parts = [(replace(site, entries=(e,), places={e.id: site.places[e.id]}, groups=()), out) for e in due]
-        written = sum(pool.map(_write_run, *zip(*parts, strict=True), chunksize=4) if pool and parts
-                      else (_write_run(*part) for part in parts))  # fmt: skip
+        memory.look(found, out, pool)
+    site = Site.of(folders, reading=memory.reading)
+    say(f"{len(memory.drawn)} runs drawn")
+    due = [e for e in site.entries if e.kind == "run" and not memory.has(site, e, out)]
+    written = memory.written + sum(_write_run(site, entry, out) for entry in due)
     written += sum(_write(out, file) for path in site.paths() if (file := site.render(path)) is not None)
     every = [path for entry in site.entries for path in site.paths_of(entry)] + list(site.paths())
     stale = [out / path for path in memory.files - set(every) if _inside(out, path)]
@@ -90,23 +107,25 @@ def write_site(folders: Sequence[Path], out: Path, *, say: Callable[[str], None]
     return Made(site=site, files=len(every), written=written, removed=len(stale))
 
 
+def _read_and_draw(source: ResultSource, out: Path) -> tuple[SourceReading, int]:
+    """What the source holds; of a run the pages are written, under the id that it has where no other has the same."""
+    reading = read(source)
+    runs = [entry for entry in reading.entries if entry.kind == "run"]
+    site = Site(entries=tuple(runs), groups=(), places={entry.id: source.path for entry in runs})
+    return reading, sum(_write_run(site, entry, out) for entry in runs)
+
+
+def _write_run(site: Site, entry: Entry, out: Path) -> int:
+    """The pages of a run; how many were written."""
+    return sum(_write(out, file) for file in site.run_files(entry, site.paths_of(entry)))
+
+
 def _pool(count: int) -> AbstractContextManager[Executor | None]:
     """Processes, where there is enough for them to do."""
     workers = min(len(os.sched_getaffinity(0)), 8)
     if count < _MANY or workers < 2:
         return nullcontext()
     return ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
-
-
-def _is_due(site: Site, entry: Entry, memory: Memory, out: Path) -> bool:
-    paths = site.paths_of(entry)
-    return site.places[entry.id] in memory.changed or not all(p in memory.files and (out / p).is_file() for p in paths)
-
-
-def _write_run(site: Site, out: Path) -> int:
-    """The pages of the one run in it; how many were written."""
-    (entry,) = site.entries
-    return sum(_write(out, file) for file in site.run_files(entry, site.paths_of(entry)))
 
 
 def shown(made: Made, out: Path) -> Shown:

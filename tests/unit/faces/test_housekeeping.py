@@ -214,10 +214,10 @@ def test_a_run_is_followed_until_it_ends(tmp_path: Path) -> None:
 def test_how_much_a_command_tells(tmp_path: Path) -> None:
     written_run(tmp_path / "runs" / "a", context("a", run="r1"), IMPROVED)
     usual, quiet = (in_process("site", "runs", "--out", "pages", *more, cwd=tmp_path)[2] for more in ([], ["-q"]))
-    assert "1 sources read" in usual and quiet == ""
+    assert "1 sources" in usual and quiet == ""
     assert in_process("site", "runs", "--out", "pages", "--json", cwd=tmp_path)[2] == ""
     verbose = in_process("site", "runs", "--out", "pages", "--json", "--verbose", cwd=tmp_path)
-    assert json.loads(verbose[1]) and " s  1 sources read" in verbose[2]
+    assert json.loads(verbose[1]) and " s  1 sources" in verbose[2]
     mistaken = in_process("site", "none", "--verbose", cwd=tmp_path)[2]
     assert "Traceback" in mistaken and mistaken.strip().splitlines()[-1].startswith("tilewright: none: no such folder")
     both = in_process("site", "runs", "--quiet", "--verbose", cwd=tmp_path)

@@ -60,6 +60,20 @@ def test_what_goes_on_is_made_anew_and_what_is_gone_goes(tmp_path: Path) -> None
     assert texts(out) == texts(fresh)
 
 
+@pytest.mark.parametrize("first", [["a"], ["b"], ["a", "b"]])
+def test_copies_of_a_run_keep_pages_of_their_own(tmp_path: Path, first: list[str]) -> None:
+    root, out = tmp_path / "runs", tmp_path / "pages"
+    words = {"a": "words of a", "b": "words of b"}
+    for names in (first, words):
+        for name in names:
+            if not (root / name).exists():
+                written_run(root / name, context(f"copy {name}", run="same"), dialogue(words[name]))
+        made = write(root, out)
+    for entry in made.site.entries:
+        text = (out / entry.href).with_name("dialogue.html").read_text()
+        assert [name for name, said in words.items() if said in text] == [entry.problem[-1]]
+
+
 def test_a_page_that_somebody_removed_is_written_again(tmp_path: Path) -> None:
     root, out = campaign(tmp_path / "campaign"), tmp_path / "pages"
     write(root, out)

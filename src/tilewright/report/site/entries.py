@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -95,9 +97,26 @@ def read(source: ResultSource) -> SourceReading:
 def journal(folder: Path) -> tuple[SearchContext, tuple[Event, ...]] | None:
     """The context and the events of the run in this folder; None where it has not begun. Raises UserError where the
     journal is damaged."""
-    with Ledger(folder / JOURNAL, readonly=True) as ledger:
+    path = folder / JOURNAL
+    states = tuple(
+        (s.st_ino, s.st_size, s.st_mtime_ns) for p in (path, path.with_name(f"{JOURNAL}-wal")) if (s := _state(p))
+    )
+    return _journal(path, states)
+
+
+@lru_cache(maxsize=2)
+def _journal(path: Path, states: tuple[tuple[int, ...], ...]) -> tuple[SearchContext, tuple[Event, ...]] | None:
+    """Kept for as long as its files are in these states: pages of one run are asked for one after the other."""
+    with Ledger(path, readonly=True) as ledger:
         context = ledger.context()
         return None if context is None else (context, ledger.events())
+
+
+def _state(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
 
 
 def is_judging(event: Event) -> bool:

@@ -33,6 +33,8 @@ _RUN_PAGE = re.compile(r"runs/([^/]+)/(index|candidates|dialogue|candidate-([0-9
 _SHOWN: dict[int, str] = {n: chr(0x2400 + n) for n in range(32) if n not in (9, 10, 13)} | {0x7F: "␡"}
 _SHOWN |= {n: f"⟨U+{n:04X}⟩" for n in (*range(0x80, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A))}
 
+_STEERS = re.compile(f"[{re.escape(''.join(map(chr, _SHOWN)))}]")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class File:
@@ -147,7 +149,8 @@ class Site:
             "site": self, "root": "../" * path.count("/"), "here": path, "label": label, "slug": slug, "passes": PASSES,
             "choices": choices, "has_result": has_result, **values,
         }  # fmt: skip
-        text = _template(name).render(given).translate(_SHOWN)
+        text = _template(name).render(given)
+        text = text.translate(_SHOWN) if _STEERS.search(text) else text
         return File(path=path, kind=HTML, data=text.encode(errors="backslashreplace"))
 
 
