@@ -11,9 +11,10 @@ import pytest
 
 from fakes.runs import IMPROVED, context
 from fakes.sites import HOSTILE, LONG, campaign, dialogue, kept_beside, written_run
+from tilewright.edges.ledger import Ledger
 from tilewright.facts.errors import UserError
-from tilewright.report.site import Site
-from tilewright.report.site.entries import slug
+from tilewright.report.site import LiveSite, Site
+from tilewright.report.site.entries import read, slug
 
 
 class _Links(HTMLParser):
@@ -232,3 +233,25 @@ def test_a_journal_that_no_report_can_be_made_of_is_a_row_or_a_page_that_says_so
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
         Site.of([tmp_path / "none"])
+
+
+def test_a_live_site_reads_what_changed_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root, now = tmp_path / "runs", [0.0]
+    whole = dialogue()
+    written_run(root / "a", context("a", run="ra"), IMPROVED)
+    written_run(root / "b", context("b", run="rb"), whole[:2])
+    live = LiveSite([root], clock=lambda: now[0])
+    first = live.render("")
+    assert first is not None and b"ra/index.html" in first.data and b"rb/index.html" not in first.data
+    places: list[str] = []
+    monkeypatch.setattr("tilewright.report.site.live.read", lambda source: places.append(source.place) or read(source))
+    with Ledger(root / "b" / "run.db") as ledger:
+        for event in whole[2:]:
+            ledger.append(event.move, event.outcome, wall_s=event.wall_s)
+    assert live.render("") == first, "it looked a moment ago"
+    now[0] = 2.0
+    again = live.render("index.html")
+    assert again is not None and b"rb/index.html" in again.data and places == ["runs/b"]
+    dialogues = live.render("runs/rb/dialogue.html")
+    assert dialogues is not None and b"turn-2" in dialogues.data
+    assert live.render("runs/none/index.html") is None

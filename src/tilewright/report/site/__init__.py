@@ -2,6 +2,7 @@
 
 from .entries import Entry
 from .folders import ResultSource, sources
+from .live import LiveSite
 from .pages import File, Site
 
-__all__ = ["Entry", "File", "Site", "ResultSource", "sources"]
+__all__ = ["Entry", "File", "LiveSite", "Site", "ResultSource", "sources"]

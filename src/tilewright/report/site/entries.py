@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from ...edges.ledger import Ledger
 from ...facts.move import Ask, Event, Try, Within
 from ...facts.run import SearchContext
 from ..objects import Task, summary
-from .folders import JOURNAL, ResultSource
+from .folders import JOURNAL, ResultSource, state_of
 from .tasks import ResultFile, read_results, task_of
 
 Kind = Literal["run", "task", "damaged"]
@@ -98,10 +97,7 @@ def journal(folder: Path) -> tuple[SearchContext, tuple[Event, ...]] | None:
     """The context and the events of the run in this folder; None where it has not begun. Raises UserError where the
     journal is damaged."""
     path = folder / JOURNAL
-    states = tuple(
-        (s.st_ino, s.st_size, s.st_mtime_ns) for p in (path, path.with_name(f"{JOURNAL}-wal")) if (s := _state(p))
-    )
-    return _journal(path, states)
+    return _journal(path, (state_of(path), state_of(path.with_name(f"{JOURNAL}-wal"))))
 
 
 @lru_cache(maxsize=2)
@@ -110,13 +106,6 @@ def _journal(path: Path, states: tuple[tuple[int, ...], ...]) -> tuple[SearchCon
     with Ledger(path, readonly=True) as ledger:
         context = ledger.context()
         return None if context is None else (context, ledger.events())
-
-
-def _state(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except OSError:
-        return None
 
 
 def is_judging(event: Event) -> bool:

@@ -37,6 +37,10 @@ class ResultSource:
                     found.update(block)
         return found.hexdigest()
 
+    def states(self) -> tuple[tuple[int, ...], ...]:
+        """Of the same files what tells cheaply whether they are as they were: which, how long, when written."""
+        return tuple(state for path in self._files() if (state := state_of(path)))
+
     def _files(self) -> Iterator[Path]:
         if self.kind == "json":
             yield self.path
@@ -44,6 +48,15 @@ class ResultSource:
         journal = self.path / JOURNAL
         yield from (p for p in (journal, journal.with_name(JOURNAL + "-wal"), self.beside) if p and p.is_file())
         yield from code_files(self.path / CANDIDATE)
+
+
+def state_of(path: Path) -> tuple[int, ...]:
+    """() where there is no such file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def sources(folders: Sequence[Path]) -> tuple[ResultSource, ...]:
