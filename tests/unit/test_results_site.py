@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from tilewright.report.site import Site
+from tilewright.report.site.board import totals
 
 ROOT = Path(__file__).parents[2]
 
@@ -36,6 +37,10 @@ def test_every_judged_task_and_every_kept_journal_has_its_place(script: ModuleTy
     level1 = json.loads((ROOT / "benchmarks" / "results" / "h200" / "kernelbench-level1.json").read_text())
     shown = {e.problem for e in site.entries if e.group == "results/h200/kernelbench-level1.json"}
     assert shown == {task["problem"] for task in level1["tasks"]}
+    summary = level1["summary"]
+    (total,) = totals([e for e in site.entries if e.group == "results/h200/kernelbench-level1.json"])
+    assert total.eager == f"{summary['geomean_eager']:.2f}×" and total.best == f"{summary['geomean_best']:.2f}×"
+    assert total.passed == tuple(f"{share:.0%}" for share in summary["fast_p"].values())
     kept = list((ROOT / "benchmarks" / "journals").rglob("*.jsonl.xz"))
     assert len(site.places) == len(kept)
     leaderboard = site.render("index.html")

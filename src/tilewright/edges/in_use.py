@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+_MOST = 100  # a descriptor each, of perhaps 1024 that a process may have
 _held: dict[str, int] = {}  # descriptors, by folder; they close with the process
 
 
 def hold(folder: Path) -> None:
-    """This process works from the folder until it ends. Nothing where the file system has no locks."""
-    if str(folder) in _held:
+    """This process works from the folder until it ends. Nothing is held where the file system has no locks, nor beyond a
+    hundred folders."""
+    if str(folder) in _held or len(_held) >= _MOST:
         return
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
