@@ -13,8 +13,8 @@ _held: dict[str, int] = {}  # descriptors, by folder; they close with the proces
 
 
 def hold(folder: Path) -> None:
-    """This process works from the folder until it ends. Nothing is held where the file system has no locks, nor beyond a
-    hundred folders."""
+    """This process works from the folder until it ends. Nothing is held where the file system has no locks, nor beyond
+    a hundred folders."""
     if str(folder) in _held or len(_held) >= _MOST:
         return
     with suppress(OSError):

@@ -20,9 +20,9 @@ from ..facts.errors import UserError
 from ..facts.version import VERSION
 from ..report.site import Entry, File, ResultSource, Site, sources
 from ..report.site.entries import Group, SourceReading, read
+from ..report.site.folders import INDEX
 from .printing import Shown
 
-INDEX = "site.json"
 _FORMAT = 1
 _MANY = 100  # sources, from which on processes are worth their start
 
@@ -94,7 +94,7 @@ def write_site(folders: Sequence[Path], out: Path, *, say: Callable[[str], None]
     say(f"{len(found)} sources")
     with _pool(len(found)) as pool:
         memory.look(found, out, pool)
-    site = Site.of(folders, reading=memory.reading)
+    site = Site.made(found, reading=memory.reading)
     say(f"{len(memory.drawn)} runs drawn")
     due = [e for e in site.entries if e.kind == "run" and not memory.has(site, e, out)]
     written = memory.written + sum(_write_run(site, entry, out) for entry in due)

@@ -74,6 +74,14 @@ def test_copies_of_a_run_keep_pages_of_their_own(tmp_path: Path, first: list[str
         assert [name for name, said in words.items() if said in text] == [entry.problem[-1]]
 
 
+def test_a_site_within_its_own_folder_is_none_of_its_results(tmp_path: Path) -> None:
+    root = campaign(tmp_path / "campaign")
+    write(root, root / "site")
+    before = texts(root / "site")
+    made = write(root, root / "site")
+    assert (made.site.ignored, made.written) == (0, 0) and texts(root / "site") == before
+
+
 def test_a_page_that_somebody_removed_is_written_again(tmp_path: Path) -> None:
     root, out = campaign(tmp_path / "campaign"), tmp_path / "pages"
     write(root, out)

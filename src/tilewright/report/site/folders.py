@@ -12,6 +12,7 @@ from typing import Literal
 from ...facts.errors import UserError
 
 JOURNAL, STAMP, CANDIDATE = "run.db", ".stamp", "candidate"
+INDEX = "site.json"  # of a site that was written
 LIBRARY = "tilewright_kernels"  # the folder of a candidate that holds copies of skeletons
 _MOST_JSON_BYTES = 64 << 20
 _MOST_FILES, _MOST_TEXT_BYTES = 40, 400_000  # of a delivered candidate's own code
@@ -94,6 +95,9 @@ def _below(root: Path, name: str) -> Iterator[ResultSource]:
             beside = here.with_name(f"{here.name}.json")
             kind: Literal["run", "begun"] = "run" if JOURNAL in files else "begun"
             yield ResultSource(kind=kind, path=here, place=place, beside=beside if beside.is_file() else None)
+            folders.clear()
+            continue
+        if INDEX in files and "assets" in folders:  # a site, perhaps of this folder
             folders.clear()
             continue
         folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in ("__pycache__", CANDIDATE))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .entries import SourceReading, read
-from .folders import ResultSource
+from .folders import ResultSource, sources
 from .pages import File, Site
 
 
@@ -48,6 +48,6 @@ class LiveSite:
             seen[key] = self._readings[key] if key in self._readings else read(source)
             return seen[key]
 
-        site = Site.of(self._folders, reading=reading)
+        site = Site.made(sources(self._folders), reading=reading)
         self._readings = seen
         return site

@@ -55,10 +55,16 @@ class Site:
     ignored: int = 0  # JSON files that hold no judged result
 
     @classmethod
-    def of(cls, folders: Sequence[Path], *, reading: Callable[[ResultSource], SourceReading] = read) -> Site:
-        """What lies in these folders now. `reading`: what a source holds, from memory where that is known. UserError
-        for a folder that is not there."""
-        found = [(source, reading(source)) for source in sources(folders)]
+    def of(cls, folders: Sequence[Path]) -> Site:
+        """What lies in these folders now. UserError for one that is not there."""
+        return cls.made(sources(folders))
+
+    @classmethod
+    def made(
+        cls, given: Sequence[ResultSource], *, reading: Callable[[ResultSource], SourceReading] = read
+    ) -> Site:  # fmt: skip
+        """Of these sources. `reading`: what one of them holds, from memory where that is known."""
+        found = [(source, reading(source)) for source in given]
         heads = {r.group.place: r.group for _, r in found if r.group.head}
         pairs = _apart([(entry, source) for source, r in found for entry in r.entries])
         groups = {entry.group: heads.get(entry.group, Group(place=entry.group)) for entry, _ in pairs}
