@@ -13,6 +13,7 @@ from fakes.runs import IMPROVED, context
 from fakes.sites import HOSTILE, LONG, campaign, dialogue, kept_beside, written_run
 from tilewright.edges.ledger import Ledger
 from tilewright.facts.errors import UserError
+from tilewright.facts.run import Request
 from tilewright.report.site import LiveSite, Site
 from tilewright.report.site.entries import read, slug
 
@@ -255,3 +256,11 @@ def test_a_live_site_reads_what_changed_alone(tmp_path: Path, monkeypatch: pytes
     dialogues = live.render("runs/rb/dialogue.html")
     assert dialogues is not None and b"turn-2" in dialogues.data
     assert live.render("runs/none/index.html") is None
+
+
+def test_a_run_that_was_asked_for_and_has_not_begun_is_known_by_its_problem(tmp_path: Path) -> None:
+    on = context("9_gate")
+    with Ledger(tmp_path / "runs" / "x" / "run.db") as ledger:
+        ledger.write(Request(run="r", problem=on.problem, strategy="evolve", seed=0, budget_s=1.0))
+    (entry,) = Site.of([tmp_path / "runs"]).entries
+    assert (entry.problem, entry.strategy, entry.status) == ("9_gate", "evolve", "unfinished")

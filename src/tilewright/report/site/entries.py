@@ -12,7 +12,7 @@ from typing import Literal
 
 from ...edges.ledger import Ledger
 from ...facts.move import Ask, Event, Try, Within
-from ...facts.run import SearchContext
+from ...facts.run import Request, SearchContext
 from ..objects import Task, summary
 from .folders import JOURNAL, ResultSource, state_of
 from .tasks import ResultFile, read_results, task_of
@@ -131,7 +131,9 @@ def _run(source: ResultSource) -> SourceReading:
     if found is None:
         if beside is not None:
             return SourceReading(entries=(_task_entry(beside.tasks[0], group.place, source.place),), group=group)
-        return _damaged(source, "the run has not begun: its journal holds no search context yet", status="unfinished")
+        asked = _asked(source.path) if source.kind == "run" else None
+        why = "the run has not begun: its journal holds no search context yet"
+        return _damaged(source, why, status="unfinished", asked=asked)
     entry = run_entry(*found, source)
     if beside is not None and entry.status == "unfinished" and beside.tasks[0]["status"] in _CRASHED:
         broken = beside.tasks[0]
@@ -156,11 +158,19 @@ def _task_entry(task: Task, group: str, place: str) -> Entry:
     )  # fmt: skip
 
 
-def _damaged(source: ResultSource, why: str, *, status: str = "damaged") -> SourceReading:
-    name = source.place.rpartition("/")[2]
+def _asked(folder: Path) -> Request | None:
+    with Ledger(folder / JOURNAL, readonly=True) as ledger:
+        return ledger.request()
+
+
+def _damaged(
+    source: ResultSource, why: str, *, status: str = "damaged", asked: Request | None = None
+) -> SourceReading:  # fmt: skip
+    """An entry without a result; `asked`: what the run was asked for, where that can be read."""
+    name = asked.problem.name if asked else source.place.rpartition("/")[2]
     verdict = {"accepted": False, "stage": "run", "reason": status, "summary": why}
     found = {"problem": name, "status": "unfinished", "verdict": verdict, "machine": {"device": "unknown"}}
-    task = dict(task_of({**found, "strategy": "unknown"}, {}))
+    task = dict(task_of({**found, "strategy": asked.strategy if asked else "unknown"}, {}))
     entry = Entry(
         id=f"damaged-{slug(source.place)}", kind="damaged", status=status, said=why, group=_parent(source.place),
         place=source.place, task=task,
