@@ -17,7 +17,7 @@ import argparse
 import json
 import lzma
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -78,9 +78,9 @@ def unpacked(file: Path) -> Journal:
     return request, context, tuple(events)
 
 
-def replayed(journal: Journal) -> Stop | None:
+def replayed(journal: Journal, *, asked: Callable[[Ask], object] = lambda ask: None) -> Stop | None:
     """How the strategy ends on what the journal holds; None where the run went no further. JournalMismatch where it
-    makes another move."""
+    makes another move. `asked` is given each Ask, with the words that its prompt has in this version."""
     _, context, events = journal
 
     def missing(move: Move) -> Outcome:
@@ -89,7 +89,7 @@ def replayed(journal: Journal) -> Stop | None:
     with tempfile.TemporaryDirectory() as folder, Ledger(Path(folder) / "run.db") as ledger:
         for event in events:
             ledger.append(event.move, event.outcome, wall_s=event.wall_s, held=event.held)
-        steps = _wordless(STRATEGIES[context.strategy](context))
+        steps = _wordless(STRATEGIES[context.strategy](context), asked)
         try:
             stop = drive(steps, ledger=ledger, perform=missing, watch=lambda event: None)
         except _Ended:
@@ -101,10 +101,13 @@ class _Ended(Exception):
     """The journal holds no more."""
 
 
-def _wordless(strategy: Strategy) -> Strategy:
+def _wordless(strategy: Strategy, asked: Callable[[Ask], object]) -> Strategy:
     """The same moves, without the words of prompts."""
     step = next(strategy)
     while True:
+        for move in step if isinstance(step, tuple) else (step,):
+            if isinstance(move, Ask):
+                asked(move)
         bare = tuple(map(_bare, step)) if isinstance(step, tuple) else _bare(step)
         try:
             step = strategy.send((yield bare))

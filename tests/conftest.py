@@ -24,6 +24,8 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER"):
 # Else Inductor compiles and runs a program for each instruction set that it might use: 16 s of a processor.
 os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
+os.environ["TILEWRIGHT_CONFIG"] = os.devnull  # no test asks a model of the user's own
+
 import pytest
 from hypothesis import settings
 from starved import BUSY, excuse

@@ -16,6 +16,7 @@ from ..facts.problem import Problem
 from ..facts.run import Request
 from . import config, options
 from .exits import Interruptible, exit_code, leave, line, obey_signals, open_standards, stands
+from .housekeeping import clean, logs, site
 from .many import bench, compare
 from .options import MOST_SEED, mode_of, new_folder, parts_of, target_of
 from .printing import print_json, put, say, show, stdout
@@ -24,11 +25,10 @@ from .serves import serve
 if TYPE_CHECKING:
     from ..run.optimize import Finished
 
-app = typer.Typer(
+app = options.Commands(
     name="tilewright",
     help="Turns a PyTorch module into a faster one made of CuTe or C++ kernels, and proves it.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -57,6 +57,7 @@ def optimize(
     from ..run.optimize import optimize as run
     from ..run.places import Places
 
+    search = search.of(strategy)
     budget_s, limits = config.budget(search.budget, usual_s=3600.0 if search.model else 300.0)
     choice = _model(search)
     problem = _problem(file, judging, search.evaluator)
@@ -407,6 +408,9 @@ def worker(
 app.command()(bench)
 app.command()(compare)
 app.command()(serve)
+app.command()(site)
+app.command()(logs)
+app.command()(clean)
 
 
 def main() -> NoReturn:

@@ -1,11 +1,12 @@
-"""Settings: the one place that reads the environment."""
+"""Settings: the one place that reads the environment and the user's file."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,7 +24,7 @@ _LONGEST_S = 366 * 24 * 3600.0
 _MOST = 10**15  # tokens, calls, tries or dollars
 _MOST_NUMBERS = 100_000  # that a list of problems may name
 _LONGEST_VALUE = 10_000
-_UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
+_UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def cache_dir() -> Path:
@@ -32,6 +33,51 @@ def cache_dir() -> Path:
     if named:
         return Path(named)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tilewright"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserSettings:
+    """What the user's file says: the model that is asked where none is named, and short names of models."""
+
+    model: str = ""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+
+def settings_file() -> Path:
+    """`TILEWRIGHT_CONFIG`, else `~/.config/tilewright/config.toml`."""
+    named = os.environ.get("TILEWRIGHT_CONFIG")
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return Path(named) if named else home / "tilewright" / "config.toml"
+
+
+def settings() -> UserSettings:
+    """Of the user's file; nothing where there is none. UserError for one that can't be read, or says anything else."""
+    path = settings_file()
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return UserSettings()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: can't be read ({str(error)[:200]}); mend it, or remove it") from None
+    aliases = found.pop("aliases", {})
+    model = found.pop("model", "")
+    if found or not isinstance(model, str) or not isinstance(aliases, dict):
+        raise UserError(f'{path}: holds `model = "PROVIDER:NAME"` and a table [aliases], nothing else')
+    if wrong := [k for k, v in aliases.items() if ":" in k or not isinstance(v, str) or ":" not in v]:
+        raise UserError(f'{path}: alias {_short(wrong[0])}: write a name without a colon = "PROVIDER:NAME"')
+    return UserSettings(model=model, aliases=aliases)
+
+
+def model_of(named: str | None, *, asking: bool) -> str | None:
+    """The model that a name or an alias means; where none is named and the strategy asks one, the user's own; None
+    where none is to be asked. UserError as `settings`."""
+    if named is None and not asking:
+        return None
+    mine = settings()
+    name = mine.model if named in (None, "default") else named
+    if named == "default" and not name:
+        raise UserError(f'--model default: {settings_file()} names none; write model = "PROVIDER:NAME" there')
+    return mine.aliases.get(name or "", name) or None
 
 
 def environment(names: Sequence[str]) -> tuple[tuple[str, str], ...]:
@@ -104,10 +150,10 @@ def address(text: str) -> tuple[str, int]:
 
 
 def seconds(text: str | float, of: str) -> float:
-    """`90`, `90s`, `5m`, `1.5h` in seconds, a year at most; UserError, which names the setting `of`, on anything
+    """`90`, `90s`, `5m`, `1.5h`, `30d` in seconds, a year at most; UserError, which names the setting `of`, on anything
     else."""
     text = text if isinstance(text, str) else f"{text:f}" if type(text) in (int, float) else str(text)
-    found = re.fullmatch(rf"({_NUMBER})\s*([smh]?)", text.strip())
+    found = re.fullmatch(rf"({_NUMBER})\s*([smhd]?)", text.strip())
     value = float(found[1]) * _UNITS_S[found[2]] if found else 0.0
     if not 1e-3 <= value <= _LONGEST_S:
         raise UserError(f"{of}: {_short(text)} is not a duration; write 90s, 5m or 1h (a year at most)")

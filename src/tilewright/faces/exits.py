@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import typer
 
 from ..facts.errors import HarnessError, ModelOut, Pending, TooBusy, UserError
+from .printing import verbose
 
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]  # click's, wherever this version of typer keeps click
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -55,6 +56,9 @@ def _code_of(run: Callable[[], Any]) -> int:
     except _UsageError as error:
         return line(getattr(error, "format_message", error.__str__)().replace(": Value error, ", ": "), 2)
     except UserError as error:
+        if verbose():
+            with contextlib.suppress(OSError, ValueError):
+                traceback.print_exception(error)
         return line(str(error), 2)
     except (BrokenPipeError, SystemExit):  # the latter is what typer makes of it
         return _unheard()

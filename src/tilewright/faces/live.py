@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
 
+from ..edges.in_use import hold
 from ..facts.candidate import Candidate, SourceFile
 from ..facts.errors import UserError
 from ..judge.build import load_candidate
@@ -236,6 +237,7 @@ def loaded(candidate: Path, base: type | None = None) -> ModuleType:
     model = importlib.util.module_from_spec(spec)
     if base is not None:
         vars(model)["LIVE_MODEL"] = base  # what original.py unpickles would write over the class that it was made from
+    hold(candidate)
     before = set(sys.modules)
     sys.path.insert(0, str(candidate))
     try:

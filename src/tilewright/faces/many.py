@@ -38,6 +38,7 @@ def bench(
 
     settings = [*judging.settings, "--sanitize" if sanitize else "--no-sanitize", "--seed", str(judging.seed)]
     settings += ["--no-algebra"] if no_algebra else []
+    search = search.of(strategy)
     asked = BenchRequest.of(search, strategy=strategy, without=parts_of(without))
     campaign = campaign_of(
         folder, many_of(shared, judging.out), target=target_of(judging.target, search.evaluator),
@@ -86,6 +87,7 @@ def compare(
         chosen = entrants(strategies)
         if len(where) > 1:
             raise UserError(f"--strategies: give one problem or one folder of them, not {len(where)}")
+        search = search.of(*(one.strategy for one in chosen))
         asked = BenchRequest.of(search)
         campaign = campaign_of(
             where[0], many_of(folder, judging.out or new_folder("compare")), budget=search.budget,

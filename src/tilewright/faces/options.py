@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 import typer
 
@@ -17,7 +17,10 @@ from ..facts.profile import Question
 from ..facts.run import Timing
 from ..facts.version import VERSION
 from . import config
+from .printing import tell
 
+T = TypeVar("T", bound=str)
+C = TypeVar("C", bound=Callable[..., Any])
 MOST_SEED = 2**32 - 1
 
 TargetOption = Annotated[
@@ -178,7 +181,7 @@ class SearchOptions:
     ] = ""
     model: Annotated[
         str | None,
-        typer.Option("--model", metavar="PROVIDER:NAME|mailbox:DIR|...", help="The model that a strategy asks."),
+        typer.Option("--model", metavar="PROVIDER:NAME|mailbox:DIR|ALIAS", help="The model that a strategy asks."),
     ] = None
     base_url: Annotated[
         str, typer.Option("--base-url", help="Where the provider listens, if not at its own address.")
@@ -190,6 +193,13 @@ class SearchOptions:
     evaluator: EvaluatorOption = ""
     no_wait: NoWaitOption = False
 
+    def of(self, *strategies: str | None) -> SearchOptions:
+        """With the model that an alias means, and where one of these strategies asks a model and none is named, with
+        the user's own."""
+        from ..search.strategies import ASKING
+
+        return replace(self, model=config.model_of(self.model, asking=any(s in ASKING for s in strategies)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderOptions:
@@ -200,6 +210,47 @@ class FolderOptions:
     devices: Annotated[
         str | None, typer.Option("--devices", help="GPUs to spread a folder over, e.g. 0,1,2,3; default: one.")
     ] = None
+
+
+QUIET = inspect.Parameter(
+    "quiet", inspect.Parameter.KEYWORD_ONLY, default=False,
+    annotation=Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr, only what went wrong.")],
+)  # fmt: skip
+VERBOSE = inspect.Parameter(
+    "verbose", inspect.Parameter.KEYWORD_ONLY, default=False,
+    annotation=Annotated[
+        bool, typer.Option("--verbose", help="Progress with the time, also with --json, and where a mistake was met.")
+    ],
+)  # fmt: skip
+
+
+class Commands(typer.Typer):
+    """Commands each of which also takes --quiet and --verbose."""
+
+    def command(self, *args: Any, **kwargs: Any) -> Callable[[C], C]:
+        register = super().command(*args, **kwargs)
+
+        def made(command: C) -> C:
+            return cast(C, register(loud(command)))
+
+        return made
+
+
+def loud(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options that say how much it tells on stderr."""
+    wanted = inspect.signature(command, eval_str=True).parameters.values()
+
+    @functools.wraps(command)
+    def called(*, quiet: bool, verbose: bool, **given: Any) -> None:
+        if quiet and verbose:
+            raise UserError("--quiet, --verbose: one of them, not both")
+        tell("quiet" if quiet else "verbose" if verbose else "usual")
+        command(**given)
+
+    shown = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in wanted), QUIET, VERBOSE]
+    called.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    called.__annotations__ = {p.name: p.annotation for p in shown}
+    return called
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -229,6 +280,14 @@ def numbers_of(text: str | None) -> tuple[int, ...] | None:
 
 def devices_of(text: str | None) -> tuple[str, ...]:
     return parts_of(text) if text else ()
+
+
+def one_of(text: str, values: tuple[T, ...], of: str) -> T:
+    """UserError for what is none of them."""
+    for value in values:
+        if value == text:
+            return value
+    raise UserError(f"{of} {text[:60]!r}: there is none; name {', '.join(map(str, values))}")
 
 
 def parts_of(text: str) -> tuple[str, ...]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console, RenderableType
 
@@ -30,14 +31,37 @@ _stderr = _Console(stderr=True, highlight=False, soft_wrap=True)
 stdout = _Console(highlight=False)
 
 
+Loudness = Literal["quiet", "usual", "verbose"]
+_loudness: list[Loudness] = ["usual"]  # as the command that runs was asked to be
+_began_s = [time.monotonic()]
+
+
+def tell(loudness: Loudness) -> None:
+    """How much this command tells on stderr, from here on."""
+    _loudness[0], _began_s[0] = loudness, time.monotonic()
+
+
+def verbose() -> bool:
+    return _loudness[0] == "verbose"
+
+
 def say(as_json: bool) -> Callable[[str], None]:
-    """Progress on stderr; nothing where the output is for a program. That nobody reads it any more ends no run."""
-    return (lambda text: None) if as_json else _progress
+    """Progress on stderr; nothing where the output is for a program, unless it is to be told all the same (`verbose`),
+    and nothing where it is to be quiet. That nobody reads it any more ends no run."""
+    silent = _loudness[0] == "quiet" or (as_json and not verbose())
+    return (lambda text: None) if silent else _progress
 
 
 def _progress(text: str) -> None:
+    began = f"{time.monotonic() - _began_s[0]:8.1f} s" if verbose() else ""
     with suppress(OSError, ValueError):  # ValueError: it is closed
-        _stderr.print(f"  {text}", style="dim", markup=False)
+        _stderr.print(f"{began}  {text}", style="dim", markup=False)
+
+
+def print_text(*lines: str) -> None:
+    """Lines as they are: nothing in them is markup, or breaks."""
+    for told in lines:
+        stdout.print(told, markup=False, soft_wrap=True)
 
 
 def show(result: Any, *, as_json: bool) -> int:

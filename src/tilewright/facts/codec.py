@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from types import UnionType
@@ -99,27 +100,39 @@ def read(text: str, kind: type[T]) -> T:
     return value  # type: ignore[no-any-return]
 
 
-@cache
-def _hints(fact: type) -> dict[str, Any]:
-    return get_type_hints(fact)
-
-
 def fits(value: object, hint: Any) -> bool:
     """Whether a value is of this type, and all that it holds of the types that its fields name."""
+    return _check(hint)(value)
+
+
+@cache
+def _check(hint: Any) -> Callable[[object], bool]:
+    """What `fits` asks of a value, made once for each type: a journal holds values by the hundred thousand."""
     origin, arguments = get_origin(hint), get_args(hint)
     if hint is Any:
-        return True
+        return lambda value: True
     if origin is Literal:
-        return any(type(value) is type(a) and value == a for a in arguments)
+        return lambda value: any(type(value) is type(a) and value == a for a in arguments)
     if origin in (Union, UnionType):
-        return any(fits(value, a) for a in arguments)
+        any_of = tuple(map(_check, arguments))
+        return lambda value: any(check(value) for check in any_of)
+    if origin is tuple and arguments[-1:] == (...,):
+        each = _check(arguments[0])
+        return lambda value: isinstance(value, tuple) and all(map(each, value))
     if origin is tuple:
-        if not isinstance(value, tuple):
-            return False
-        each = arguments[:1] * len(value) if arguments[-1:] == (...,) else arguments
-        return len(each) == len(value) and all(map(fits, value, each))
-    if dataclasses.is_dataclass(hint):
-        return type(value) is hint and all(fits(getattr(value, n), h) for n, h in _hints(hint).items())
+        in_turn = tuple(map(_check, arguments))
+        return lambda value: (
+            isinstance(value, tuple)
+            and len(value) == len(in_turn)
+            and all(check(v) for check, v in zip(in_turn, value, strict=True))
+        )
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return lambda value: type(value) is hint and all(check(getattr(value, n)) for n, check in _fields(hint))
     if hint is float:
-        return type(value) in (int, float)
-    return type(value) is hint
+        return lambda value: type(value) in (int, float)
+    return lambda value: type(value) is hint
+
+
+@cache
+def _fields(fact: type) -> tuple[tuple[str, Callable[[object], bool]], ...]:
+    return tuple((name, _check(hint)) for name, hint in get_type_hints(fact).items())

@@ -14,6 +14,7 @@ from fakes.command import in_process
 from fakes.facts import context
 from tilewright.edges.ledger import Ledger
 from tilewright.faces import config
+from tilewright.faces.benches import BenchRequest
 from tilewright.faces.exits import Interruptible, exit_code
 from tilewright.facts.errors import HarnessError, TooBusy, UserError
 from tilewright.facts.problem import Problem
@@ -204,3 +205,31 @@ def test_what_left_a_run_says_how_that_run_goes_on(capsys: pytest.CaptureFixture
     assert "(OMP_NUM_THREADS); then continue with `tilewright resume runs/mine`\n" in capsys.readouterr().err
     assert exit_code(early) == 3  # of no run, and none of the run before
     assert "`tilewright resume DIR`" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "model"),
+    [("--strategy cutegen", "vllm:mine"), ("--model fast", "ollama:small"), ("--strategy catalog", None)],
+)
+def test_a_users_own_model_and_its_aliases_reach_the_run_and_each_problem_of_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, model: str | None
+) -> None:
+    (tmp_path / "config.toml").write_text('model = "vllm:mine"\n[aliases]\nfast = "ollama:small"\n')
+    monkeypatch.setenv("TILEWRIGHT_CONFIG", str(tmp_path / "config.toml"))
+    asked: list[str | None] = []
+
+    def one(request: Request, **__: object) -> None:
+        asked.append(request.model.name if request.model else None)
+        raise UserError("so far")
+
+    def many(*_: object, asked: BenchRequest, **__: object) -> None:
+        seen.append(asked.model)
+        raise UserError("so far")
+
+    seen = asked
+    monkeypatch.setattr("tilewright.run.optimize.optimize", one)
+    monkeypatch.setattr("tilewright.faces.benches.campaign_of", many)
+    (tmp_path / "good.py").write_text(GOOD)
+    for command in ("optimize good.py", "bench ."):
+        assert "so far" in refused(*command.split(), "--target", "cpu", *words.split(), cwd=tmp_path)
+    assert asked == [model, model]

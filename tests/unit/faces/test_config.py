@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -141,3 +142,36 @@ def test_modes_of_torch_compile_are_named_all_or_the_usual_ones() -> None:
     assert config.timed("6s", compiled="default, max-autotune").modes == ("default", "max-autotune")
     with pytest.raises(UserError, match=r"--compile-modes: torch\.compile has no mode .fastest.; it has default, "):
         config.timed("6s", compiled="fastest")
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "config.toml"
+    monkeypatch.setenv("TILEWRIGHT_CONFIG", str(path))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("named", "asking", "meant"),
+    [(None, True, "vllm:big"), (None, False, None), ("default", False, "vllm:big"), ("fast", False, "ollama:small"),
+     ("openai:x", True, "openai:x"), ("unknown", True, "unknown")],
+)  # fmt: skip
+def test_a_users_own_model_and_aliases(mine: Path, named: str | None, asking: bool, meant: str | None) -> None:
+    mine.write_text('model = "big"\n[aliases]\nbig = "vllm:big"\nfast = "ollama:small"\n')
+    assert config.model_of(named, asking=asking) == meant
+
+
+def test_without_a_file_of_settings_no_model_is_anybodys_own(mine: Path) -> None:
+    assert config.model_of(None, asking=True) is None and not mine.exists()
+    with pytest.raises(UserError, match=r"--model default: .*names none"):
+        config.model_of("default", asking=False)
+
+
+@pytest.mark.parametrize(
+    "text", ["model = 3", "model = ", "modell = 'a:b'", "[aliases]\na = 3", "[aliases]\n'a:b' = 'c:d'", "aliases = 3",
+             "[aliases]\na = 'nocolon'", "\xff"],
+)  # fmt: skip
+def test_a_file_of_settings_that_says_anything_else_is_the_users_to_mend(mine: Path, text: str) -> None:
+    mine.write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=str(mine)):
+        config.model_of("fast", asking=False)
