@@ -27,6 +27,7 @@ from tilewright.faces.serving.roots import ProblemRoots
 from tilewright.faces.serving.routes import Desk, application
 from tilewright.faces.serving.serve import settings_of
 from tilewright.facts.ticket import JudgingOrder, TicketFault, TicketVerdict
+from tilewright.report.site import LiveSite
 
 PROBLEM = "class Model: ...\n\n\ndef get_inputs(): ...\n\n\ndef get_init_inputs(): ...\n"
 
@@ -108,7 +109,7 @@ class Served:
 @contextmanager
 def served(
     folder: Path, *, names: tuple[str, ...] = (), limits: KeyLimits | None = None, posted: bool = True,
-    most_bytes: int = 100_000, judges: int = 1,
+    most_bytes: int = 100_000, judges: int = 1, site: tuple[Path, ...] = (),
 ) -> Iterator[Served]:  # fmt: skip
     """A server with the problem `toy`, and a key for each of the names. Its queue lies in the folder, as does that of a
     server which begins there again."""
@@ -125,7 +126,10 @@ def served(
                           say=lambda text: None, board=board)) as pool,
         opened_socket("127.0.0.1", 0, of="--port") as listening,
     ):  # fmt: skip
-        desk = Desk(queue=queue, board=board, roots=roots, counts=counts, posted_problems=posted, judges=judges)
+        desk = Desk(
+            queue=queue, board=board, roots=roots, counts=counts, posted_problems=posted, judges=judges,
+            site=LiveSite(site) if site else None,
+        )  # fmt: skip
         terms = GateTerms(
             hosts=frozenset({"127.0.0.1", "judge.lan"}), keys=KeyFile(keys, limits) if names else None,
             everybody=KeyHolder(name="local", digest="", limits=limits), most_bytes=most_bytes,

@@ -27,6 +27,10 @@ class ListeningOptions:
         list[str] | None,
         typer.Option("--name", metavar="HOST", help="A further name under which clients ask; repeatable."),
     ] = None
+    site: Annotated[
+        list[Path] | None,
+        typer.Option("--site", metavar="DIR", help="Runs to show in a browser under /site/; repeatable."),
+    ] = None
     keys: Annotated[
         Path | None, typer.Option("--keys", metavar="FILE", help="Who may ask: names and digests of tokens.")
     ] = None
@@ -101,7 +105,7 @@ def serve(
         host=listening.host, port=listening.port, names=tuple(listening.name or ()), roots=tuple(root or ()),
         state=queue.state, queue=queue.queue, keys=listening.keys,
         limits=KeyLimits(rate=queue.rate, queued=queue.queued), most_bytes=queue.most_bytes,
-        posted_problems=not roots_only, jobs=jobs, devices=devices_of(devices),
+        posted_problems=not roots_only, site=tuple(listening.site or ()), jobs=jobs, devices=devices_of(devices),
         pool=PoolTerms(limit_s=config.seconds(queue.limit, "--limit"), kept_s=config.seconds(queue.keep, "--keep")),
         judging=judging,
     )  # fmt: skip

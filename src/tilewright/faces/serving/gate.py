@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import json
 import math
 import re
@@ -21,6 +23,7 @@ Scope = MutableMapping[str, Any]
 Asgi = Callable[[Scope, Any, Any], Awaitable[None]]
 
 OPEN = ("/healthz", "/docs", "/openapi.json")  # say nothing of anybody's
+PAGES = "/site"  # for browsers, which send a token as the password that they ask for
 _BODY_S = 30.0  # for a body to arrive
 _DRAIN_S, _MOST_DRAINED = 1.0, 64 << 20
 _MOST_METHOD = ("GET", "POST", "DELETE", "HEAD")
@@ -28,11 +31,12 @@ _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[\w.-]+)(?::[0-9]{1,5})?")
 
 
 class Refusal(Exception):
-    """A request that is not served: its HTTP status, a slug and a sentence. `retry_s`: when it may be worth a try."""
+    """A request that is not served: its HTTP status, a slug and a sentence. `retry_s`: when it may be worth a try;
+    `asks`: how whoever asked is to say who it is."""
 
-    def __init__(self, status: int, reason: str, text: str, *, retry_s: int = 0) -> None:
+    def __init__(self, status: int, reason: str, text: str, *, retry_s: int = 0, asks: str = "Bearer") -> None:
         super().__init__(text)
-        self.status, self.reason, self.retry_s = status, reason, retry_s
+        self.status, self.reason, self.retry_s, self.asks = status, reason, retry_s, asks
 
     @property
     def line(self) -> bytes:
@@ -41,7 +45,7 @@ class Refusal(Exception):
     @property
     def headers(self) -> dict[str, str]:
         found = {"content-type": "application/json"}
-        found |= {"www-authenticate": "Bearer"} if self.status == 401 else {}
+        found |= {"www-authenticate": self.asks} if self.status == 401 else {}
         return found | ({"retry-after": str(self.retry_s)} if self.retry_s else {})
 
 
@@ -94,7 +98,7 @@ class HttpGate:
             headers = _headers(scope)
             self._require_name(headers)
             if scope["path"] not in OPEN:
-                scope.setdefault("state", {})["holder"] = self._holder(headers)
+                scope.setdefault("state", {})["holder"] = self._holder(headers, scope["path"])
                 if scope["method"] not in _MOST_METHOD:
                     raise Refusal(405, "wrong_method", f"{scope['method'][:20]} is not served")
                 if scope["method"] == "POST":
@@ -130,18 +134,22 @@ class HttpGate:
         if headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):
             raise Refusal(403, "other_origin", "requests of pages from elsewhere are not served")
 
-    def _holder(self, headers: dict[bytes, bytes]) -> KeyHolder:
+    def _holder(self, headers: dict[bytes, bytes], path: str) -> KeyHolder:
         if self._terms.keys is None:
             return self._terms.everybody
         kind, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-        if kind.lower() != "bearer" or not token.strip():
-            raise Refusal(401, "no_token", "send a token: Authorization: Bearer TOKEN")
+        scheme, asks = "bearer", "Bearer"
+        if path == PAGES or path.startswith(f"{PAGES}/"):
+            scheme, asks = "basic", 'Basic realm="tilewright: any name, and a token as the password"'
+            token = _password(token) if kind.lower() == "basic" else ""
+        if kind.lower() != scheme or not token.strip():
+            raise Refusal(401, "no_token", f"send a token: Authorization: {asks.split()[0]} TOKEN", asks=asks)
         try:
             holder = self._terms.keys.holder(token.strip())
         except UserError as error:  # whoever changed the file can mend it
             raise Refusal(503, "keys_unreadable", str(error).partition(":")[2].strip(), retry_s=5) from None
         if holder is None:
-            raise Refusal(401, "wrong_token", "this token is of no key")
+            raise Refusal(401, "wrong_token", "this token is of no key", asks=asks)
         return holder
 
     async def _body(self, headers: dict[bytes, bytes], receive: Any) -> bytes:
@@ -169,6 +177,14 @@ class HttpGate:
                         return bytes(found)
         except TimeoutError:
             raise Refusal(408, "too_slow", f"a body must arrive within {_BODY_S:g} s") from None
+
+
+def _password(credentials: str) -> str:
+    """Of `name:password` in base64; "" where it is none."""
+    try:
+        return base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[2]
+    except (binascii.Error, ValueError):
+        return ""
 
 
 async def _drain(scope: Scope, receive: Any) -> None:

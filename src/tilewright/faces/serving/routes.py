@@ -24,12 +24,14 @@ from ...facts.errors import HarnessError
 from ...facts.ticket import ENDED, Ticket
 from ...facts.version import VERSION
 from ...report import RewardRule
+from ...report.site import LiveSite
 from . import openapi
 from .answers import ticket_object
 from .bodies import MOST_BATCH, PostedBatch, PostedSubmission, RewardOptions, fitting, posted, submission_of
 from .counts import Counts
 from .gate import Refusal, SubmissionRates
 from .keys import KeyHolder
+from .pages import page_routes
 from .pool import ProgressBoard
 from .roots import ProblemRoots
 
@@ -43,7 +45,8 @@ _PAGE = {"content-security-policy": "default-src 'none'; style-src 'unsafe-inlin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desk:
-    """What the routes work with. `posted_problems`: whether clients may send the text of a problem."""
+    """What the routes work with. `posted_problems`: whether clients may send the text of a problem; `site`: the runs
+    that are shown in a browser, if any are."""
 
     queue: TicketQueue
     board: ProgressBoard
@@ -51,6 +54,7 @@ class Desk:
     counts: Counts
     posted_problems: bool
     judges: int
+    site: LiveSite | None = None
     rates: SubmissionRates = field(default_factory=SubmissionRates)
     waiting: Counter[str] = field(default_factory=Counter)  # by holder, in the loop's thread alone
 
@@ -67,6 +71,7 @@ def application(desk: Desk) -> Starlette:
     kinds = (Refusal, HTTPException, HarnessError, Exception)
     acts = [(r, getattr(tickets, r.act, None) or getattr(server, r.act)) for r in openapi.ROUTES]
     made = [Route(route.path, act, methods=[route.method]) for route, act in acts]
+    made += page_routes(desk.site) if desk.site else []
     return Starlette(routes=made, exception_handlers=dict.fromkeys(kinds, refused))
 
 

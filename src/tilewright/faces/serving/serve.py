@@ -18,6 +18,7 @@ from ...edges.gpu.machine import machine as measured_machine
 from ...edges.queue import TicketQueue
 from ...facts.errors import UserError
 from ...facts.ticket import JudgingTerms
+from ...report.site import LiveSite
 from ..listening import LOCAL, opened_socket, url_of
 from .counts import Counts
 from .gate import GateTerms, HttpGate
@@ -36,8 +37,8 @@ _MOST_HEAD = 32 << 10  # bytes of a request's head
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeTerms:
     """What the operator chose. `names`: further hosts under which clients may ask; `queue`: a URL, "" for a file in
-    `state`, the server's own folder; `devices`: of which each has `jobs` judging processes, () for the usual one;
-    `posted_problems`: whether clients may send problems, too."""
+    `state`, the server's own folder; `site`: folders of runs to show in a browser; `devices`: of which each has `jobs`
+    judging processes, () for the usual one; `posted_problems`: whether clients may send problems, too."""
 
     host: str
     port: int
@@ -49,6 +50,7 @@ class ServeTerms:
     limits: KeyLimits
     most_bytes: int
     posted_problems: bool
+    site: tuple[Path, ...] = ()
     jobs: int
     devices: tuple[str, ...]
     pool: PoolTerms
@@ -76,6 +78,7 @@ def serve(terms: ServeTerms, *, say: Callable[[str], None]) -> None:
                 counts=counts,
                 posted_problems=terms.posted_problems,
                 judges=len(judges),
+                site=LiveSite(terms.site) if terms.site else None,
             )
             gate = HttpGate(application(desk), _gate_terms(terms, keys), counts)
             with closing(JudgePool(queue, judges, terms.pool, path_of=roots.path_of, say=say, board=board)) as pool:
@@ -92,6 +95,9 @@ def _require_sound(terms: ServeTerms) -> None:
         )
     if terms.host in _EVERYWHERE and not terms.names:
         raise UserError(f"--host {terms.host}: say with --name under which name clients ask, e.g. --name judge.lan")
+    for folder in terms.site:
+        if not folder.is_dir():
+            raise UserError(f"--site {folder}: no such folder")
     if not terms.posted_problems and not terms.roots:
         raise UserError(
             "no problems: name a folder of them with --root, or let clients send theirs with --posted-problems, whose "
