@@ -76,8 +76,11 @@ def test_a_letter_with_figures_that_are_none_is_refused_in_a_line(tmp_path: Path
         box.ask(ask())
 
 
-@pytest.mark.parametrize("line", ['{"key": [], "reply": {}}', "[" * 3000 + "]" * 3000,
-                                  '{"key": "0-x", "reply": {"$": "Reply"}}', '{"key": "k", "reply": {"$": "Nobody"}}', "[1]", "7"])  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    ['{"key": [], "reply": {}}', "[" * 3000 + "]" * 3000, '{"key": "0-x", "reply": {"$": "Reply"}}',
+     '{"key": "k", "reply": {"$": "Nobody"}}', "[1]", "7"],
+)  # fmt: skip
 def test_a_cassette_with_anything_else_is_told_of_in_a_line(tmp_path: Path, line: str) -> None:
     (tmp_path / "c").write_text(line + "\n")
     with pytest.raises(UserError, match="line 1"):
