@@ -1,0 +1,85 @@
+"""The engine without a cluster: threads of this process, one measuring place for each device, and nothing to install."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from queue import Empty, Queue
+from threading import Event, Lock, Thread
+from typing import Self
+
+from .engine import Reported
+from .seat import Seat
+from .task import LostTask, Node, TaskOrder
+
+_POLL_S = 0.05
+
+
+class LocalEngine:
+    """`jobs` threads for each seat; those of one seat take turns to measure. A seat that goes under quarantine takes no
+    more orders."""
+
+    def __init__(self, seats: Sequence[Seat], *, jobs: int = 1) -> None:
+        self._seats, self._jobs = seats, jobs
+        self._waiting: list[TaskOrder] = []
+        self._known: set[str] = set()
+        self._reports: Queue[Reported] = Queue()
+        self._lock, self._over = Lock(), Event()
+        self._threads: list[Thread] = []
+
+    def __enter__(self) -> Self:
+        self._threads = [Thread(target=self._begin, args=(seat,), daemon=True) for seat in self._seats]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Waits for what runs: a command that is interrupted has ended its children before."""
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def submit(self, order: TaskOrder) -> None:
+        with self._lock:
+            if order.name not in self._known:
+                self._known.add(order.name)
+                self._waiting.append(order)
+
+    def cancel(self, key: str) -> None:
+        with self._lock:
+            self._waiting = [order for order in self._waiting if order.key != key]
+
+    def reports(self, timeout_s: float) -> Sequence[Reported]:
+        found: list[Reported] = []
+        try:
+            found.append(self._reports.get(timeout=timeout_s))
+            while True:
+                found.append(self._reports.get_nowait())
+        except Empty:
+            return found
+
+    def nodes(self) -> tuple[Node, ...]:
+        return tuple(seat.node for seat in self._seats)
+
+    def _begin(self, seat: Seat) -> None:
+        seat.begin()
+        beside = [Thread(target=self._serve, args=(seat,), daemon=True) for _ in range(self._jobs - 1)]
+        for thread in beside:
+            thread.start()
+        self._serve(seat)
+        for thread in beside:
+            thread.join()
+
+    def _serve(self, seat: Seat) -> None:
+        while not self._over.is_set() and seat.node.state == "ready":
+            with self._lock:
+                order = self._waiting.pop(0) if self._waiting else None
+            if order is None:
+                self._over.wait(_POLL_S)
+                continue
+            try:
+                self._reports.put(seat.run(order))
+            except KeyboardInterrupt:  # this process is about to end
+                return
+            except Exception as error:  # whatever it is, the order is done elsewhere
+                why = f"{type(error).__name__}: {error}"
+                self._reports.put(LostTask(key=order.key, attempt=order.attempt, node=seat.node.name, why=why))

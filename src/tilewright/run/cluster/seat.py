@@ -1,0 +1,170 @@
+"""One place that measures, on the machine that has it: calibrated at its start, given tasks, taken out when it is sick."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from threading import Lock
+from typing import Protocol
+
+from ...edges.sandbox.offspring import offspring
+from ...facts.errors import HarnessError, Lack
+from ...facts.problem import Target
+from ...facts.version import VERSION
+from ..campaign import Campaign, Task, run_task
+from .task import Node, TaskOrder, TaskResult
+
+_CALIBRATION_LIMIT_S = 600.0  # a machine that is met for the first time has its rates measured
+_CHECKS = 2  # calibrations that fail in a row until the device is under quarantine
+_PAUSE_S = 5.0  # between two of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """What a machine says of itself at its start; `aa` and `aa_spread` as in Node."""
+
+    device: str
+    driver: str
+    toolchain: str
+    machine: str
+    aa: float
+    aa_spread: float
+
+
+class Calibrate(Protocol):
+    def __call__(self, target: Target, place: Mapping[str, str]) -> Calibration:
+        """Raises HarnessError where the device can't be measured on."""
+
+
+def calibrated(target: Target, place: Mapping[str, str]) -> Calibration:
+    """In a process of its own: rates where they are not known yet, and one piece of work timed twice."""
+    command = [sys.executable, "-m", "tilewright.faces.calibration", target]
+    given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    try:
+        with offspring(command, polite=True, env=os.environ | place, **given) as process:
+            stdout, stderr = process.communicate(timeout=_CALIBRATION_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        raise HarnessError(f"calibration took more than {_CALIBRATION_LIMIT_S:.0f} s") from None
+    try:
+        return Calibration(**json.loads(stdout))
+    except (ValueError, TypeError):
+        lines = [line for line in stderr.splitlines() if line.strip()]
+        said = lines[-1][-300:] if lines else f"exit {process.returncode}"
+        raise HarnessError(f"calibration failed: {said}") from None
+
+
+class RunTask(Protocol):
+    def __call__(self, campaign: Campaign, file: Path, place: Mapping[str, str]) -> Task: ...
+
+
+@dataclass(kw_only=True)
+class Seat:
+    """A device with the environment `place` of tasks on it. Tasks may run side by side in several threads: they trace
+    and compile at the same time and take the device's lease to measure."""
+
+    node: Node
+    target: Target
+    place: Mapping[str, str] = field(default_factory=dict)
+    calibrate: Calibrate = calibrated
+    work: RunTask = run_task
+    sleep: Callable[[float], None] = time.sleep
+    _lock: Lock = field(default_factory=Lock)
+
+    def begin(self) -> Node:
+        """Calibrate; afterwards the node is ready, or under quarantine."""
+        why = self._sick()
+        if why:
+            self.node = replace(self.node, state="quarantined", why=why)
+        return self.node
+
+    def run(self, order: TaskOrder) -> TaskResult:
+        """Do the order whole; a result comes back whatever becomes of it. The node's fault is found by a calibration
+        behind a task that failed for no fault of its problem's or candidate's."""
+        started = time.monotonic()
+        fault = "" if order.version == VERSION else f"runs Tilewright {VERSION}, and the driver {order.version}"
+        fault = fault or self.node.why
+        task: Task = {}
+        folder, archive = "", b""
+        if not fault:
+            with tempfile.TemporaryDirectory(prefix="tilewright-task-") as temporary:
+                campaign = order.campaign(Path(temporary))
+                file = campaign.files[0]
+                file.write_text(order.source, encoding="utf-8")
+                try:
+                    task = self.work(campaign, file, self.place)
+                except Lack as lack:
+                    fault = str(lack)
+                    self._quarantine(fault)
+                made = campaign.out / file.stem
+                folder, archive = str(made), archived(made)
+            if task.get("status") == "failed" and task.get("whose") in ("machine", "project"):
+                fault = self._sick()
+        return TaskResult(
+            key=order.key, attempt=order.attempt, node=self.node, task=task, wall_s=time.monotonic() - started,
+            fault=fault, folder=folder, archive=archive,
+        )  # fmt: skip
+
+    def _sick(self) -> str:
+        """Why the device could not be calibrated just now, "" where it could; the second failure in a row puts it under
+        quarantine."""
+        with self._lock:
+            first = ""
+            for number in range(_CHECKS):
+                if number:
+                    self.sleep(_PAUSE_S)
+                try:
+                    found = self.calibrate(self.target, self.place)
+                except HarnessError as error:
+                    first = first or str(error)
+                    continue
+                if self.node.machine not in ("", found.machine):
+                    first = f"is another machine than at the node's start: {found.device}, {found.driver}"
+                    break
+                self.node = replace(
+                    self.node, state="ready", device=found.device, driver=found.driver, toolchain=found.toolchain,
+                    machine=found.machine, aa=found.aa, aa_spread=found.aa_spread,
+                )  # fmt: skip
+                return first
+            self._quarantine(first)
+            return first
+
+    def _quarantine(self, why: str) -> None:
+        self.node = replace(self.node, state="quarantined", why=why)
+
+
+def archived(folder: Path) -> bytes:
+    """The folder's files as a gzipped tar; empty where there is no folder."""
+    if not folder.is_dir():
+        return b""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz", compresslevel=6) as tar:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                tar.add(path, arcname=str(path.relative_to(folder)))
+    return packed.getvalue()
+
+
+def unpacked(archive: bytes, folder: Path) -> None:
+    """Write the archive's files into the folder; regular files only, and none outside it. Raises HarnessError for
+    bytes that are no archive."""
+    try:
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
+            tar.extractall(folder, filter="data")
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise HarnessError(f"{folder}: what a node sent of its run can't be unpacked ({error})") from None
+
+
+def here(place: str) -> Node:
+    """A node of this process: the host's name, and what tells its places apart."""
+    host = socket.gethostname()
+    return Node(name=f"{host}:{place}", host=host, pid=os.getpid())
