@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ...edges.ledger import make_folder
+from ...edges.ledger import Ledger, make_folder
 from ...facts.errors import Pending, UserError
 from ..campaign import Campaign, Task, failed_task, keep_task, kept_task
 from .engine import Engine, Reported
-from .seat import unpacked
-from .task import Node, TaskOrder, TaskResult
+from .seat import archived, unpacked
+from .task import BegunRun, LostTask, Node, TaskOrder, TaskResult
 
 ATTEMPTS = 2  # the second on another node, where there is one
 RESULTS = "results.jsonl"
@@ -59,7 +59,7 @@ class Dispatch:
     engine: Engine
     lines: Path
     say: Say
-    watch: Watch = lambda progress: None  # noqa: E731
+    watch: Watch = lambda progress: None
     patience_s: float = _PATIENCE_S
     clock: Callable[[], float] = time.monotonic
     _shares: dict[str, NodeShare] = field(default_factory=dict)
@@ -76,8 +76,9 @@ class Dispatch:
         tasks = {file: kept for file in campaign.files if (kept := kept_task(campaign, file)) is not None}
         self._wanted += len(campaign.files)
         self._done += len(tasks)
-        orders = {o.key: o for f in campaign.files if f not in tasks for o in [TaskOrder.of(campaign, f)]}
-        files = {o.key: f for f in campaign.files if f not in tasks for o in [TaskOrder.of(campaign, f)]}
+        made = {f: TaskOrder.of(campaign, f, begun=_begun(campaign, f)) for f in campaign.files if f not in tasks}
+        orders = {order.key: order for order in made.values()}
+        files = {order.key: file for file, order in made.items()}
         self._complete_lines(campaign, tasks)
         for task in tasks.values():
             seen(task)
@@ -116,11 +117,11 @@ class Dispatch:
     ) -> Task | None:
         """The task of a report that ends its order. A second result of one key counts for nothing."""
         order = orders.get(report.key)
-        if isinstance(report, TaskResult) and not report.fault:
+        if isinstance(report, TaskResult) and report.task:
             self._add(report)
         if order is None:
             return None
-        if isinstance(report, TaskResult) and not report.fault and _is_of_its_node(report):
+        if isinstance(report, TaskResult) and not _fault(report):
             self.engine.cancel(report.key)
             task = self._kept(campaign, report, files[report.key])
             del orders[report.key]
@@ -128,9 +129,9 @@ class Dispatch:
         if report.attempt < order.attempt:
             return None  # the attempt behind it is under way already
         self._lost += 1
-        node, why = (report.node.name, report.fault) if isinstance(report, TaskResult) else (report.node, report.why)
+        node, why = (report.node, report.why) if isinstance(report, LostTask) else (report.node.name, _fault(report))
         if order.attempt + 1 < ATTEMPTS:
-            self.say(f"{files[report.key].stem}: {node}: {why or 'told of another machine'}; once more elsewhere")
+            self.say(f"{files[report.key].stem}: {node}: {why}; once more elsewhere")
             orders[report.key] = order.again()
             self.engine.submit(orders[report.key])
             return None
@@ -212,11 +213,23 @@ def _why(nodes: tuple[Node, ...]) -> str:
     return "; ".join(f"{n.name}: {n.state}{': ' + n.why if n.why else ''}" for n in nodes) or "none has come"
 
 
-def _is_of_its_node(result: TaskResult) -> bool:
-    """Whether the task's ratios were measured on the device that its node has: a ratio is of one machine and process."""
+def _fault(result: TaskResult) -> str:
+    """Why the result does not count. Ratios are of one machine and process: what the task says of its machine is what
+    its node is."""
     told = result.task.get("machine")
-    device = told.get("device") if isinstance(told, dict) else None
-    return device in (None, result.node.device)
+    if not result.fault and isinstance(told, dict) and told.get("key") != result.node.machine:
+        return f"its times were measured on another machine, {told.get('device')}"
+    return result.fault
+
+
+def _begun(campaign: Campaign, file: Path) -> BegunRun | None:
+    """A run of this campaign with replies that took their price goes on from where it was."""
+    out = campaign.out / file.stem
+    if not campaign.asks or not (out / "run.db").exists():
+        return None
+    with Ledger(out / "run.db", readonly=True) as ledger:
+        context = ledger.context()
+    return BegunRun(machine=context.machine.key, archive=archived(out)) if context is not None else None
 
 
 def _refuse_paid_replies(campaign: Campaign) -> None:

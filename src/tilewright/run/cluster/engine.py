@@ -1,4 +1,4 @@
-"""The interface between a campaign and whatever schedules its tasks: the local pool, Ray, or a shared folder's workers."""
+"""The interface between a campaign and what schedules its tasks: the local pool, Ray, or workers on a shared folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Reported = TaskResult | LostTask
 
 
 class EngineGone(Pending):
-    """The engine itself is gone, such as Ray's head: what came of the campaign is kept, and the same command goes on."""
+    """The engine itself is gone, such as Ray's head: all results are kept, and the same command goes on."""
 
 
 class Engine(Protocol):

@@ -1,4 +1,4 @@
-"""The engine without a cluster: threads of this process, one measuring place for each device, and nothing to install."""
+"""The engine without a cluster: threads of this process, a measuring place for each device, nothing to install."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One place that measures, on the machine that has it: calibrated at its start, given tasks, taken out when it is sick."""
+"""One place that measures, on the machine that has it: calibrated at its start, quarantined when it is sick."""
 
 from __future__ import annotations
 
@@ -92,7 +92,9 @@ class Seat:
         behind a task that failed for no fault of its problem's or candidate's."""
         started = time.monotonic()
         fault = "" if order.version == VERSION else f"runs Tilewright {VERSION}, and the driver {order.version}"
-        fault = fault or self.node.why
+        fault = fault or (self.node.why if self.node.state != "ready" else "")
+        if order.begun is not None and order.begun.machine != self.node.machine:
+            fault = fault or "its run began on another kind of machine: times could not be compared"
         task: Task = {}
         folder, archive = "", b""
         if not fault:
@@ -100,12 +102,14 @@ class Seat:
                 campaign = order.campaign(Path(temporary))
                 file = campaign.files[0]
                 file.write_text(order.source, encoding="utf-8")
+                made = campaign.out / file.stem
+                if order.begun is not None:
+                    unpacked(order.begun.archive, made)
                 try:
                     task = self.work(campaign, file, self.place)
                 except Lack as lack:
                     fault = str(lack)
                     self._quarantine(fault)
-                made = campaign.out / file.stem
                 folder, archive = str(made), archived(made)
             if task.get("status") == "failed" and task.get("whose") in ("machine", "project"):
                 fault = self._sick()

@@ -15,11 +15,18 @@ from ...facts.version import VERSION
 from ..campaign import Campaign, Task, Verb
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BegunRun:
+    """A run that goes on: its folder as a gzipped tar, and the key of the machine on which it began."""
+
+    machine: str
+    archive: bytes
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskOrder:
-    """One problem of a campaign, to be done whole by one node. `attempt` counts from 0; orders that differ in it alone
-    have the same `key`, and one of their results counts."""
+    """One problem of a campaign, to be done whole by one node. `attempt` counts from 0; orders that differ in it, or in
+    what was `begun`, alone have the same `key`, and one of their results counts."""
 
     file: str  # the problem file's name
     source: str
@@ -31,19 +38,21 @@ class TaskOrder:
     stamp: str
     version: str = VERSION
     attempt: int = 0
+    begun: BegunRun | None = None
 
     @classmethod
-    def of(cls, campaign: Campaign, file: Path) -> TaskOrder:
+    def of(cls, campaign: Campaign, file: Path, *, begun: BegunRun | None = None) -> TaskOrder:
         """The order for this file of the campaign."""
         return cls(
             file=file.name, source=file.read_text(encoding="utf-8"), verb=campaign.verb, target=campaign.target,
             budget_s=campaign.budget_s, budget=campaign.budget, settings=campaign.settings, stamp=campaign.stamp,
+            begun=begun,
         )  # fmt: skip
 
     @property
     def key(self) -> str:
         """A digest of everything that the order wants, with the file's stem before it."""
-        text = json.dumps(asdict(replace(self, attempt=0)), sort_keys=True)
+        text = json.dumps(asdict(replace(self, attempt=0, begun=None)), sort_keys=True)
         return f"{Path(self.file).stem}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
     @property
@@ -62,16 +71,19 @@ class TaskOrder:
         )  # fmt: skip
 
     def dumps(self) -> str:
-        return json.dumps(asdict(self))
+        begun = self.begun and {"machine": self.begun.machine, "archive": _text(self.begun.archive)}
+        return json.dumps(asdict(replace(self, begun=None)) | {"begun": begun})
 
     @classmethod
     def loads(cls, text: str) -> Self:
         """ValueError for text that is no order."""
         found = _object(cls, text)
-        return cls(**found | {"settings": tuple(found["settings"])})
+        told = found["begun"]
+        begun = told and BegunRun(machine=told["machine"], archive=base64.b64decode(told["archive"]))
+        return cls(**found | {"settings": tuple(found["settings"]), "begun": begun})
 
 
-NodeState = Literal["starting", "ready", "quarantined", "lost"]
+NodeState = Literal["starting", "ready", "quarantined", "lost", "left"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +103,7 @@ class Node:
     aa_spread: float = 0.0
     why: str = ""  # of a quarantine, or of a node that was lost
     pid: int = 0
+    beat: int = 0  # counts its signs of life
 
     @property
     def identity(self) -> dict[str, str | float]:
@@ -123,7 +136,7 @@ class TaskResult:
     archive: bytes = b""
 
     def dumps(self) -> str:
-        plain = asdict(self) | {"archive": base64.b64encode(self.archive).decode(), "node": asdict(self.node)}
+        plain = asdict(self) | {"archive": _text(self.archive)}
         return json.dumps(plain)
 
     @classmethod
@@ -142,6 +155,10 @@ class LostTask:
     attempt: int
     node: str
     why: str
+
+
+def _text(archive: bytes) -> str:
+    return base64.b64encode(archive).decode()
 
 
 def _object(kind: type[Any], text: str) -> dict[str, Any]:
