@@ -26,7 +26,7 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-_stderr = _Console(stderr=True, highlight=False, soft_wrap=True)
+stderr = _Console(stderr=True, highlight=False, soft_wrap=True)
 stdout = _Console(highlight=False)
 
 
@@ -37,7 +37,7 @@ def say(as_json: bool) -> Callable[[str], None]:
 
 def _progress(text: str) -> None:
     with suppress(OSError, ValueError):  # ValueError: it is closed
-        _stderr.print(f"  {text}", style="dim", markup=False)
+        stderr.print(f"  {text}", style="dim", markup=False)
 
 
 def show(result: Any, *, as_json: bool) -> int:

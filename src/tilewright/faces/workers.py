@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
-from ..edges.bundle import Bundle
+from ..edges.bundle import Bundle, SharedQueue
 from ..edges.sandbox.offspring import offspring
 from ..facts.errors import HarnessError, UserError
+from ..facts.problem import Target
+from ..run.cluster.seat import Seat, here
+from ..run.cluster.serve import CampaignWorker
 from ..run.worker import Visit, Worker
+from .clusters import visible_gpus
 
 
 def served(folder: Path, *, cache: Path, jobs: int, watch: bool, say: Callable[[str], None]) -> Visit:
@@ -26,6 +31,26 @@ def served(folder: Path, *, cache: Path, jobs: int, watch: bool, say: Callable[[
             count = (jobs if watch else min(jobs, problems)) - 1
             others = [beside.enter_context(_beside(folder, watch=watch)) for _ in range(count)]
             return sum_of([worker.stay() if watch else worker.visit(), *map(_ended, others)])
+
+
+def served_campaign(folder: Path, *, target: Target, jobs: int, say: Callable[[str], None]) -> int:
+    """Take tasks of the campaign whose queue lies in the folder, one worker for each GPU that is visible; how many were
+    done by this process. UserError where there is no such folder, or no GPU."""
+    if not (folder / "orders").is_dir():
+        raise UserError(f"{folder}: no campaign's queue; `tilewright bench --cluster` makes it")
+    if target == "cuda" and len(gpus := visible_gpus()) > 1:
+        with ExitStack() as beside:
+            for process in [beside.enter_context(_on_gpu(folder, gpu, jobs=jobs)) for gpu in gpus]:
+                process.wait()
+        return 0
+    place = f"gpu{visible_gpus()[0]}" if target == "cuda" else "cpu"
+    seat = Seat(node=here(place), target=target)
+    return CampaignWorker(queue=SharedQueue(folder), seat=seat, say=say, jobs=jobs).serve()
+
+
+def _on_gpu(folder: Path, gpu: str, *, jobs: int) -> AbstractContextManager[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tilewright", "worker", str(folder), "--campaign", "cuda", "--jobs", str(jobs)]
+    return offspring(command, polite=True, stdin=subprocess.DEVNULL, env=os.environ | {"CUDA_VISIBLE_DEVICES": gpu})
 
 
 def sum_of(visits: list[Visit]) -> Visit:

@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -184,25 +184,23 @@ class Dispatch:
     def _add(self, result: TaskResult) -> None:
         old = self._shares.get(result.node.name, NodeShare(node=result.node))
         held: Any = result.task.get("device_seconds") or {}
-        self._shares[result.node.name] = NodeShare(
-            node=result.node, tasks=old.tasks + 1, busy_s=old.busy_s + result.wall_s,
+        self._shares[result.node.name] = replace(
+            old, node=result.node, tasks=old.tasks + 1, busy_s=old.busy_s + result.wall_s,
             device_s=old.device_s + float(held.get("all", 0.0)),
         )  # fmt: skip
 
     def _tell(self, nodes: tuple[Node, ...]) -> None:
         for node in nodes:
             line = f"{node.name}: {node.state}" + (f": {node.why}" if node.why else _calibration(node))
-            if node.state != "starting" and line not in self._told:
-                self._told.add(line)
+            if node.state != "starting" and f"{node.name} {node.state}" not in self._told:
+                self._told.add(f"{node.name} {node.state}")
                 self.say(line)
-        empty = {n.name: NodeShare(node=n) for n in nodes}
-        for name, share in self._shares.items():
-            if name in empty:
-                node = empty[name].node
-                empty[name] = NodeShare(node=node, tasks=share.tasks, busy_s=share.busy_s, device_s=share.device_s)
-            else:
-                empty[name] = share
-        self.watch(Progress(done=self._done, wanted=self._wanted, lost=self._lost, shares=tuple(empty.values())))
+            self._shares[node.name] = replace(self._shares.get(node.name, NodeShare(node=node)), node=node)
+        self.watch(self.progress())
+
+    def progress(self) -> Progress:
+        """How far all campaigns are that were run here."""
+        return Progress(done=self._done, wanted=self._wanted, lost=self._lost, shares=tuple(self._shares.values()))
 
 
 def _calibration(node: Node) -> str:

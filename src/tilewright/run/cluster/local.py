@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import Empty, Queue
 from threading import Event, Lock, Thread
 from typing import Self
 
+from ...edges.sandbox.offspring import end_offspring
 from .engine import Reported
 from .seat import Seat
 from .task import LostTask, Node, TaskOrder
@@ -18,8 +19,9 @@ class LocalEngine:
     """`jobs` threads for each seat; those of one seat take turns to measure. A seat that goes under quarantine takes no
     more orders."""
 
-    def __init__(self, seats: Sequence[Seat], *, jobs: int = 1) -> None:
-        self._seats, self._jobs = seats, jobs
+    def __init__(self, seats: Sequence[Seat], *, jobs: int = 1, stop: Callable[[], None] = end_offspring) -> None:
+        self._seats, self._jobs, self._stop = seats, jobs, stop
+        self._busy: set[str] = set()
         self._waiting: list[TaskOrder] = []
         self._known: set[str] = set()
         self._reports: Queue[Reported] = Queue()
@@ -32,11 +34,15 @@ class LocalEngine:
             thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Waits for what runs: a command that is interrupted has ended its children before."""
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Waits for what runs; where an exception ends the block, that is ended first."""
         self._over.set()
+        if kind is not None and self._busy:
+            self._stop()
         for thread in self._threads:
             thread.join()
+        for seat in self._seats:
+            seat.close()
 
     def submit(self, order: TaskOrder) -> None:
         with self._lock:
@@ -76,6 +82,7 @@ class LocalEngine:
             if order is None:
                 self._over.wait(_POLL_S)
                 continue
+            self._busy.add(order.name)
             try:
                 self._reports.put(seat.run(order))
             except KeyboardInterrupt:  # this process is about to end
@@ -83,3 +90,5 @@ class LocalEngine:
             except Exception as error:  # whatever it is, the order is done elsewhere
                 why = f"{type(error).__name__}: {error}"
                 self._reports.put(LostTask(key=order.key, attempt=order.attempt, node=seat.node.name, why=why))
+            finally:
+                self._busy.discard(order.name)

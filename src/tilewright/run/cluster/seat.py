@@ -12,13 +12,14 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
+from ...edges.gpu.lease import only_worker
 from ...edges.sandbox.offspring import offspring
-from ...facts.errors import HarnessError, Lack
+from ...facts.errors import HarnessError, Lack, TooBusy
 from ...facts.problem import Target
 from ...facts.version import VERSION
 from ..campaign import Campaign, Task, run_task
@@ -79,10 +80,11 @@ class Seat:
     work: RunTask = run_task
     sleep: Callable[[float], None] = time.sleep
     _lock: Lock = field(default_factory=Lock)
+    _worker: int | None = None  # what makes it the only one on its GPU
 
     def begin(self) -> Node:
-        """Calibrate; afterwards the node is ready, or under quarantine."""
-        why = self._sick()
+        """Calibrate; afterwards the node is ready, or under quarantine, as is the second of two on one GPU."""
+        why = self._taken() or self._sick()
         if why:
             self.node = replace(self.node, state="quarantined", why=why)
         return self.node
@@ -112,11 +114,24 @@ class Seat:
                     self._quarantine(fault)
                 folder, archive = str(made), archived(made)
             if task.get("status") == "failed" and task.get("whose") in ("machine", "project"):
-                fault = self._sick()
+                said = str(task["verdict"]["summary"])
+                fault = said if TooBusy.SAID in said else self._sick()
         return TaskResult(
             key=order.key, attempt=order.attempt, node=self.node, task=task, wall_s=time.monotonic() - started,
             fault=fault, folder=folder, archive=archive,
         )  # fmt: skip
+
+    def _taken(self) -> str:
+        if self.target == "cuda":
+            self._worker = only_worker("cuda:0", visible=self.place.get("CUDA_VISIBLE_DEVICES"))
+            return "" if self._worker is not None else "another worker of a campaign has this GPU"
+        return ""
+
+    def close(self) -> None:
+        """Another process may be the GPU's worker."""
+        if self._worker is not None:
+            os.close(self._worker)
+            self._worker = None
 
     def _sick(self) -> str:
         """Why the device could not be calibrated just now, "" where it could; the second failure in a row puts it under
@@ -134,10 +149,8 @@ class Seat:
                 if self.node.machine not in ("", found.machine):
                     first = f"is another machine than at the node's start: {found.device}, {found.driver}"
                     break
-                self.node = replace(
-                    self.node, state="ready", device=found.device, driver=found.driver, toolchain=found.toolchain,
-                    machine=found.machine, aa=found.aa, aa_spread=found.aa_spread,
-                )  # fmt: skip
+                if self.node.state == "starting":
+                    self.node = replace(self.node, state="ready", **asdict(found))
                 return first
             self._quarantine(first)
             return first
