@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -78,7 +78,7 @@ class TaskOrder:
     def loads(cls, text: str) -> Self:
         """ValueError for text that is no order."""
         found = _object(cls, text)
-        told = found["begun"]
+        told = found.get("begun")
         begun = told and BegunRun(machine=told["machine"], archive=base64.b64decode(told["archive"]))
         return cls(**found | {"settings": tuple(found["settings"]), "begun": begun})
 
@@ -162,14 +162,12 @@ def _text(archive: bytes) -> str:
 
 
 def _object(kind: type[Any], text: str) -> dict[str, Any]:
-    try:
-        return _known(kind, json.loads(text))
-    except (TypeError, KeyError) as error:
-        raise ValueError(f"not a {kind.__name__}: {error}") from None
+    return _known(kind, json.loads(text))
 
 
 def _known(kind: type[Any], found: Any) -> dict[str, Any]:
     names = {f.name for f in fields(kind)}
-    if not isinstance(found, Mapping) or found.keys() - names:
+    needed = {f.name for f in fields(kind) if f.default is MISSING}
+    if not isinstance(found, Mapping) or found.keys() - names or needed - found.keys():
         raise ValueError(f"not a {kind.__name__}")
     return dict(found)
