@@ -14,7 +14,6 @@ from ..facts.problem import Target
 
 _RESTARTS = 2  # of each worker
 _LIMIT_S = 60.0  # for a command of Slurm's
-_GRACE_S = 20.0  # for a worker to leave
 _ENDED = ("CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "PREEMPTED")
 
 
@@ -29,6 +28,7 @@ class SlurmJobs:
     command: Sequence[str]
     logs: Path
     _jobs: dict[str, int] = field(default_factory=dict)  # by number, the restarts that are left
+    _states: dict[str, str] = field(default_factory=dict)
 
     def start(self, busy: frozenset[str]) -> None:
         """UserError where Slurm is not installed here, or refuses."""
@@ -44,11 +44,16 @@ class SlurmJobs:
         if told is None:  # Slurm does not answer now, or has forgotten all of them
             return
         states = dict(line.split()[:2] for line in told.splitlines() if len(line.split()) > 1)
+        self._states = {job: states.get(job, "COMPLETED") for job in self._jobs}
         for job, left in list(self._jobs.items()):
-            if states.get(job, "COMPLETED") in _ENDED:
+            if self._states[job] in _ENDED:
                 del self._jobs[job]
                 if left:
                     self._submit(left - 1)
+
+    def queued(self) -> tuple[str, ...]:
+        """Jobs that wait for a machine, as far as the last `keep` knows."""
+        return tuple(job for job in self._jobs if self._states.get(job, "PENDING") == "PENDING")
 
     def stop(self) -> None:
         if self._jobs:
@@ -76,6 +81,7 @@ class SshHosts:
     command: Sequence[str]
     folder: Path
     logs: Path
+    grace_s: float = 20.0  # for a worker to leave
     _running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     _left: dict[str, int] = field(default_factory=dict)
 
@@ -89,16 +95,24 @@ class SshHosts:
                 self._start(host)
 
     def keep(self) -> None:
-        for host, process in list(self._running.items()):
-            if process.poll() is not None and self._left[host]:
+        for host in self.ended():
+            if self._left[host]:
                 self._left[host] -= 1
                 self._start(host)
+
+    def ended(self) -> tuple[str, ...]:
+        """Hosts whose worker is no more."""
+        return tuple(host for host, process in self._running.items() if process.poll() is not None)
+
+    def queued(self) -> tuple[str, ...]:
+        """None: a host is there, or it is not."""
+        return ()
 
     def stop(self) -> None:
         """Workers leave where the campaign is over; the connection is closed where that takes long."""
         for process in self._running.values():
             try:
-                process.wait(_GRACE_S)
+                process.wait(self.grace_s)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

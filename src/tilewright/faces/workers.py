@@ -44,8 +44,11 @@ def served_campaign(folder: Path, *, target: Target, jobs: int, say: Callable[[s
                 process.wait()
         return 0
     place = f"gpu{visible_gpus()[0]}" if target == "cuda" else "cpu"
-    seat = Seat(node=here(place), target=target)
-    return CampaignWorker(queue=SharedQueue(folder), seat=seat, say=say, jobs=jobs).serve()
+    seat = Seat(node=here(place), target=target, alone=True)
+    try:
+        return CampaignWorker(queue=SharedQueue(folder), seat=seat, say=say, jobs=jobs).serve()
+    finally:
+        seat.close()
 
 
 def _on_gpu(folder: Path, gpu: str, *, jobs: int) -> AbstractContextManager[subprocess.Popen[str]]:

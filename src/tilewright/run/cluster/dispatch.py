@@ -190,6 +190,8 @@ class Dispatch:
         )  # fmt: skip
 
     def _tell(self, nodes: tuple[Node, ...]) -> None:
+        names = {node.name for node in nodes}
+        self._shares = {name: share for name, share in self._shares.items() if name in names or share.tasks}
         for node in nodes:
             line = f"{node.name}: {node.state}" + (f": {node.why}" if node.why else _calibration(node))
             if node.state != "starting" and f"{node.name} {node.state}" not in self._told:

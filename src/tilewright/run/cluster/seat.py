@@ -76,6 +76,7 @@ class Seat:
     node: Node
     target: Target
     place: Mapping[str, str] = field(default_factory=dict)
+    alone: bool = False  # whether no other worker may be on this CPU; on a GPU none ever may
     calibrate: Calibrate = calibrated
     work: RunTask = run_task
     sleep: Callable[[float], None] = time.sleep
@@ -122,10 +123,11 @@ class Seat:
         )  # fmt: skip
 
     def _taken(self) -> str:
-        if self.target == "cuda":
-            self._worker = only_worker("cuda:0", visible=self.place.get("CUDA_VISIBLE_DEVICES"))
-            return "" if self._worker is not None else "another worker of a campaign has this GPU"
-        return ""
+        if self.target == "cpu" and not self.alone:
+            return ""
+        device = "cpu" if self.target == "cpu" else "cuda:0"
+        self._worker = only_worker(device, visible=self.place.get("CUDA_VISIBLE_DEVICES"))
+        return "" if self._worker is not None else "another worker of a campaign has this device"
 
     def close(self) -> None:
         """Another process may be the GPU's worker."""

@@ -55,7 +55,7 @@ class CampaignWorker:
 
     def _take(self) -> None:
         while not self._over.is_set() and self.seat.node.state == "ready" and not self.queue.over():
-            name = next((n for n in self.queue.waiting() if self.queue.claim(n, self.seat.node.name)), None)
+            name = next((n for n in self.queue.waiting() if self.queue.claim(n, self.seat.node.worker)), None)
             if name is None:
                 self._over.wait(_POLL_S)
                 continue

@@ -28,6 +28,9 @@ class Launcher(Protocol):
     def keep(self) -> None:
         """Start those again that have ended, each a few times at most."""
 
+    def queued(self) -> tuple[str, ...]:
+        """Names of those that wait for a machine."""
+
     def stop(self) -> None:
         """End all that were started."""
 
@@ -69,7 +72,7 @@ class SharedFolderEngine:
             self.sleep(_POLL_S)
             waited += _POLL_S
             self._look()
-        lives = {name for name, seen in self._seen.items() if seen.lives}
+        lives = {seen.node.worker for seen in self._seen.values() if seen.lives}
         for name in self.queue.names():
             if self.queue.claimant(name) not in lives and self._result(name) is None:
                 self.queue.remove(name)
@@ -102,7 +105,8 @@ class SharedFolderEngine:
             self.sleep(min(_POLL_S, timeout_s))
 
     def nodes(self) -> tuple[Node, ...]:
-        return tuple(seen.node for seen in self._seen.values())
+        queued = tuple(Node(name=f"queued {name}", host="") for name in self.launcher.queued())
+        return (*(seen.node for seen in self._seen.values()), *queued)
 
     def _reports(self) -> list[Reported]:
         self._beat()
@@ -127,11 +131,15 @@ class SharedFolderEngine:
         return None
 
     def _lost(self, name: str, order: TaskOrder) -> LostTask | None:
-        node = self.queue.claimant(name)
+        worker = self.queue.claimant(name)
+        node = worker.rpartition("@")[0]
         seen = self._seen.get(node)
-        if seen is None or seen.node.state not in ("lost", "left"):
+        if seen is None:
             return None
-        return LostTask(key=order.key, attempt=order.attempt, node=node, why=seen.node.why or "left")
+        why = "its worker was started anew" if seen.node.worker != worker else seen.node.why or "left"
+        if seen.node.worker == worker and seen.node.state not in ("lost", "left"):
+            return None
+        return LostTask(key=order.key, attempt=order.attempt, node=node, why=why)
 
     def _look(self) -> None:
         now = self.clock()

@@ -106,6 +106,11 @@ class Node:
     beat: int = 0  # counts its signs of life
 
     @property
+    def worker(self) -> str:
+        """The process that serves the node: another one may take its place under the same name."""
+        return f"{self.name}@{self.pid}"
+
+    @property
     def identity(self) -> dict[str, str | float]:
         """What a result says of the node that made it."""
         names = ("name", "host", "device", "driver", "toolchain", "machine", "aa", "aa_spread")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Thread
 
@@ -46,6 +47,9 @@ class Threads:
             thread.start()
 
     def keep(self) -> None: ...
+
+    def queued(self) -> tuple[str, ...]:
+        return ()
 
     def stop(self) -> None:
         for thread in self._threads:
@@ -172,6 +176,9 @@ class Nobody:
 
     def keep(self) -> None: ...
 
+    def queued(self) -> tuple[str, ...]:
+        return ()
+
     def stop(self) -> None: ...
 
 
@@ -192,7 +199,7 @@ def test_a_node_without_signs_of_life_loses_its_lease_and_what_it_had(tmp_path: 
     with engine:
         engine.submit(order("a"))
         queue.beat(NODE.name, NODE.dumps())
-        assert queue.claim(order("a").name, NODE.name)
+        assert queue.claim(order("a").name, NODE.worker)
         assert not queue.claim(order("a").name, "b:gpu0")
         for _ in range(10):  # while it gives signs, it may take its time
             clock.now += 60.0
@@ -207,6 +214,33 @@ def test_a_node_without_signs_of_life_loses_its_lease_and_what_it_had(tmp_path: 
         assert [n.state for n in engine.nodes()] == ["lost"]
 
 
+def test_what_a_worker_had_that_was_started_anew_is_lost_at_once(tmp_path: Path) -> None:
+    queue, clock = SharedQueue(tmp_path), Clock()
+    with SharedFolderEngine(queue=queue, launcher=Nobody(), clock=clock, sleep=clock.sleep) as engine:
+        engine.submit(order("a"))
+        for node in (replace(NODE, pid=1), replace(NODE, pid=2)):
+            queue.beat(NODE.name, node.dumps())
+            queue.claim(order("a").name, node.worker)
+            found = engine.reports(0.0)
+            assert (found == []) == (node.pid == 1)
+        assert isinstance(found[0], LostTask) and found[0].why == "its worker was started anew"
+
+
+def test_a_device_has_one_worker_of_campaigns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_LEASES", str(tmp_path))
+    first, second = seat(), seat()
+    for one in (first, second):
+        one.target, one.place = "cuda", {"CUDA_VISIBLE_DEVICES": "3"}
+    assert first.begin().state == "ready"
+    node = second.begin()
+    assert (node.state, node.why) == ("quarantined", "another worker of a campaign has this device")
+    first.close()
+    third = seat()
+    third.target, third.place = "cuda", {"CUDA_VISIBLE_DEVICES": "3"}
+    assert third.begin().state == "ready"
+    third.close()
+
+
 def test_a_driver_that_comes_again_keeps_results_and_frees_what_the_dead_had(tmp_path: Path) -> None:
     queue, clock = SharedQueue(tmp_path), Clock()
     done, dead = order("done"), order("dead")
@@ -214,7 +248,7 @@ def test_a_driver_that_comes_again_keeps_results_and_frees_what_the_dead_had(tmp
         for one in (done, dead):
             first.submit(one)
             queue.beat(NODE.name, NODE.dumps())
-            assert queue.claim(one.name, NODE.name)
+            assert queue.claim(one.name, NODE.worker)
     result = TaskResult(key=done.key, attempt=0, node=NODE, task={"status": "improved"}, wall_s=1.0)
     queue.reply(done.name, result.dumps())
     with SharedFolderEngine(queue=queue, launcher=Nobody(), clock=clock, sleep=clock.sleep) as second:
@@ -238,7 +272,7 @@ def test_a_driver_that_comes_again_keeps_nodes_that_live(tmp_path: Path) -> None
     node.start()
     try:
         queue.post(order("a").name, order("a").dumps())
-        queue.claim(order("a").name, NODE.name)
+        queue.claim(order("a").name, NODE.worker)
         time.sleep(0.1)
         with SharedFolderEngine(queue=queue, launcher=launcher, beat_s=1.0) as engine:
             assert launcher.busy == {"a"}
