@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from ..facts.problem import Target
 
 _RESTARTS = 2  # of each worker
 _LIMIT_S = 60.0  # for a command of Slurm's
+_MARK = "TILEWRIGHT_PARENT"  # of what must end with this process: jobs outlive a driver that is killed
 _ENDED = ("CANCELLED", "COMPLETED", "FAILED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "PREEMPTED")
 
 
@@ -66,7 +68,8 @@ class SlurmJobs:
             "sbatch", "--parsable", f"--partition={self.partition}", "--job-name=tilewright", *place,
             f"--output={self.logs}/slurm-%j.log", f"--wrap=exec {shlex.join(self.command)}",
         ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S)
+        outer = {name: value for name, value in os.environ.items() if name != _MARK}
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_LIMIT_S, env=outer)
         if done.returncode:
             said = " ".join(done.stderr.split())[-300:]
             raise UserError(f"--cluster slurm:{self.partition}: sbatch refuses: {said}")
@@ -119,8 +122,10 @@ class SshHosts:
         self._running.clear()
 
     def _start(self, host: str) -> None:
-        remote = f"cd {shlex.quote(str(self.folder))} && exec {shlex.join(self.command)}"
-        with (self.logs / f"ssh-{host.rpartition('@')[2]}.log").open("ab") as log:
+        name = host.rpartition("@")[2]
+        command = ["env", f"TILEWRIGHT_NODE={name}", *self.command]
+        remote = f"cd {shlex.quote(str(self.folder))} && exec {shlex.join(command)}"
+        with (self.logs / f"ssh-{name}.log").open("ab") as log:
             self._running[host] = subprocess.Popen(
                 ["ssh", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "--", host, remote],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,

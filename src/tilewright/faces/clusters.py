@@ -44,7 +44,7 @@ class ClusterChoice:
         """UserError for an engine or a price that is none."""
         kind, _, rest = engine.partition(":")
         known = not engine or (kind in ("slurm", "ssh") and rest) or engine in ("ray", "local")
-        if not (known or engine.removeprefix("ray://").strip("/") != engine):
+        if not (known or (engine.startswith("ray://") and rest.strip("/"))):
             raise UserError(f"--cluster {engine!r}: unknown; write {_KINDS}")
         return cls(engine=engine, prices=config.device_prices(price))
 

@@ -78,6 +78,11 @@ def cluster_python() -> str:
     return os.environ.get("TILEWRIGHT_CLUSTER_PYTHON") or sys.executable
 
 
+def node_name() -> str:
+    """What the host is called that this worker of a campaign serves, as its driver does; "" where nobody says."""
+    return os.environ.get("TILEWRIGHT_NODE", "")
+
+
 def visible_devices() -> tuple[str, ...]:
     """The GPUs that CUDA_VISIBLE_DEVICES names; empty where it is not set."""
     return tuple(part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip())

@@ -11,12 +11,14 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 from ..edges.bundle import Bundle, SharedQueue
+from ..edges.gpu.lease import seen_here
 from ..edges.sandbox.offspring import offspring
 from ..facts.errors import HarnessError, UserError
 from ..facts.problem import Target
 from ..run.cluster.seat import Seat, here
 from ..run.cluster.serve import CampaignWorker
 from ..run.worker import Visit, Worker
+from . import config
 from .clusters import visible_gpus
 
 
@@ -38,13 +40,14 @@ def served_campaign(folder: Path, *, target: Target, jobs: int, say: Callable[[s
     done by this process. UserError where there is no such folder, or no GPU."""
     if not (folder / "orders").is_dir():
         raise UserError(f"{folder}: no campaign's queue; `tilewright bench --cluster` makes it")
-    if target == "cuda" and len(gpus := visible_gpus()) > 1:
+    gpus = visible_gpus() if target == "cuda" else ()
+    if len(gpus) > 1:
         with ExitStack() as beside:
             for process in [beside.enter_context(_on_gpu(folder, gpu, jobs=jobs)) for gpu in gpus]:
                 process.wait()
         return 0
-    place = f"gpu{visible_gpus()[0]}" if target == "cuda" else "cpu"
-    seat = Seat(node=here(place), target=target, alone=True)
+    place = f"gpu{seen_here() or gpus[0]}" if target == "cuda" else "cpu"
+    seat = Seat(node=here(place, host=config.node_name()), target=target, alone=True)
     try:
         return CampaignWorker(queue=SharedQueue(folder), seat=seat, say=say, jobs=jobs).serve()
     finally:

@@ -53,11 +53,17 @@ def _name(device: str, seen: str | None = None) -> str:
     kind, _, number = device.partition(":")
     if kind != "cuda":
         return device.replace(":", "-")
-    seen = os.environ.get("CUDA_VISIBLE_DEVICES", "") if seen is None else seen
-    visible = [v.strip() for v in seen.split(",")]
+    visible = [v.strip() for v in (seen_here() if seen is None else seen).split(",")]
     index = int(number or 0)
     one = visible[index] if index < len(visible) and visible[index] else str(index)
     return f"cuda-{one.replace('/', '-')}"
+
+
+def seen_here() -> str:
+    """The GPUs of this process as the machine numbers them: within a job, Slurm may have renumbered what
+    CUDA_VISIBLE_DEVICES says."""
+    visible, job = os.environ.get("CUDA_VISIBLE_DEVICES", ""), os.environ.get("SLURM_JOB_GPUS", "")
+    return job if job and job.count(",") == visible.count(",") else visible
 
 
 @contextmanager

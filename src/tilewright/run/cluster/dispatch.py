@@ -109,8 +109,8 @@ class Dispatch:
 
     @staticmethod
     def _may_come(nodes: tuple[Node, ...]) -> bool:
-        """Whether a lost node's place may be taken by another; quarantined ones stay as they are."""
-        return any(node.state == "lost" for node in nodes)
+        """Whether the place of a node that is gone may be taken by another; quarantined ones stay as they are."""
+        return any(node.state != "quarantined" for node in nodes)
 
     def _taken(
         self, campaign: Campaign, report: Reported, orders: dict[str, TaskOrder], files: Mapping[str, Path]
@@ -197,7 +197,9 @@ class Dispatch:
             if node.state != "starting" and f"{node.name} {node.state}" not in self._told:
                 self._told.add(f"{node.name} {node.state}")
                 self.say(line)
-            self._shares[node.name] = replace(self._shares.get(node.name, NodeShare(node=node)), node=node)
+            share = self._shares.get(node.name)
+            if share is None or node.state != "starting":
+                self._shares[node.name] = replace(share or NodeShare(node=node), node=node)
         self.watch(self.progress())
 
     def progress(self) -> Progress:

@@ -27,15 +27,16 @@ _SILENCE_S = 90.0  # of the child, whose signs of life stop where Ray's head doe
 
 
 class RayEngine:
-    """`address` as `ray.init` takes it. `log`: where what Ray prints goes. UserError where Ray is not installed."""
+    """`address` as `ray.init` takes it. `log`: where what Ray prints goes. `program`: Python text
+    of the child. UserError where Ray is not installed."""
 
     def __init__(
         self, address: str, *, target: Target, jobs: int, log: Path, silence_s: float = _SILENCE_S,
-        clock: Callable[[], float] = time.monotonic,
+        program: str = _MAIN, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         if importlib.util.find_spec("ray") is None:
             raise UserError("--cluster: Ray is not installed; pip install tilewright[cluster]")
-        self._command = [sys.executable, "-c", _MAIN, address, target, str(jobs)]
+        self._command = [sys.executable, "-c", program, address, target, str(jobs)]
         self._address, self._log, self._silence_s, self._clock = address, log, silence_s, clock
         self._open = ExitStack()
         self._known: set[str] = set()

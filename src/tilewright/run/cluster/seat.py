@@ -183,7 +183,7 @@ def unpacked(archive: bytes, folder: Path) -> None:
         raise HarnessError(f"{folder}: what a node sent of its run can't be unpacked ({error})") from None
 
 
-def here(place: str) -> Node:
-    """A node of this process: the host's name, and what tells its places apart."""
-    host = socket.gethostname()
+def here(place: str, *, host: str = "") -> Node:
+    """A node of this process: the host's name (its own where none is given), and what tells its places apart."""
+    host = host or socket.gethostname()
     return Node(name=f"{host}:{place}", host=host, pid=os.getpid())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 
 from ...edges.bundle import SharedQueue
 from ...edges.sandbox.offspring import end_offspring
@@ -30,6 +31,7 @@ class CampaignWorker:
     stop: Callable[[], None] = end_offspring
     clock: Callable[[], float] = time.monotonic
     _over: Event = field(default_factory=Event)
+    _lock: Lock = field(default_factory=Lock)
     _beats: int = 0
     _done: int = 0
 
@@ -39,6 +41,7 @@ class CampaignWorker:
         beating.start()
         try:
             node = self.seat.begin()
+            self._sign(node)
             self.say(f"{node.name}: {node.state}{f': {node.why}' if node.why else ''}")
             beside = [Thread(target=self._take, daemon=True) for _ in range(self.jobs - 1)]
             for thread in beside:
@@ -95,5 +98,6 @@ class CampaignWorker:
             self._over.wait(_POLL_S)
 
     def _sign(self, node: Node) -> None:
-        self._beats += 1
-        self.queue.beat(node.name, replace(node, beat=self._beats).dumps())
+        with self._lock, suppress(OSError):  # the next sign comes soon
+            self._beats += 1
+            self.queue.beat(node.name, replace(node, beat=self._beats).dumps())

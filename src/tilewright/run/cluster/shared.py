@@ -58,6 +58,7 @@ class SharedFolderEngine:
     _open: dict[str, TaskOrder] = field(default_factory=dict)
     _known: set[str] = field(default_factory=set)
     _seen: dict[str, _Seen] = field(default_factory=dict)
+    _stale: dict[str, str] = field(default_factory=dict)  # the last signs of nodes that were gone before
     _beats: int = 0
     _beat_at: float = float("-inf")
     _kept_at: float = 0.0
@@ -76,6 +77,7 @@ class SharedFolderEngine:
         for name in self.queue.names():
             if self.queue.claimant(name) not in lives and self._result(name) is None:
                 self.queue.remove(name)
+        self._stale = {name: seen.text for name, seen in self._seen.items() if not seen.lives}
         self._seen = {name: seen for name, seen in self._seen.items() if seen.lives}
         self.launcher.start(frozenset(seen.node.host for seen in self._seen.values()))
         self._kept_at = self.clock()
@@ -145,6 +147,8 @@ class SharedFolderEngine:
         now = self.clock()
         for name, text in self.queue.signs().items():
             seen = self._seen.get(name)
+            if self._stale.get(name) == text:
+                continue
             if seen is None or seen.text != text:
                 with suppress(ValueError):
                     node = Node.loads(text)

@@ -107,8 +107,10 @@ def test_a_further_attempt_of_a_key_is_an_order_of_its_own(engine: Engine) -> No
 
 
 def test_nodes_say_what_they_are(engine: Engine) -> None:
-    engine.submit(order("a"))
-    collected(engine, 1)
+    ends_at = time.monotonic() + PATIENCE_S
+    while not engine.nodes() or any(n.state == "starting" for n in engine.nodes()):
+        assert time.monotonic() < ends_at
+        engine.reports(0.05)
     assert {n.device for n in engine.nodes()} == {"one GPU"}
     assert {n.state for n in engine.nodes()} == {"ready"}
 
