@@ -54,10 +54,15 @@ class RayEngine:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError, subprocess.TimeoutExpired):
-            assert self._child.stdin is not None
+        """The child ends as its input does; its reader thread has the pipe, so that it is waited for here."""
+        assert self._child.stdin is not None
+        with suppress(OSError):
             self._child.stdin.close()
+        try:
             self._child.wait(timeout=_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
         self._open.close()
 
     def submit(self, order: TaskOrder) -> None:

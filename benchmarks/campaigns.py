@@ -1,0 +1,281 @@
+"""Campaigns on a cluster of Ray that is simulated on this machine, with its parts killed in between.
+
+    python -m benchmarks.campaigns [--tasks 40] [--workers 1,2,4,8] [--json FILE]
+
+`judged`: so many small problems for the CPU over two nodes of Ray; a worker, then a node, then the head are killed, and
+the command is given again where it ends. Both nodes share this machine's processors and measure in turns under its one
+lease, so that its time says nothing of a real cluster's. `slept`: the same deaths with tasks that sleep, against the
+ideal: the seconds slept over the workers. `throughput`: tasks that sleep, by number of workers. What sleeps is honest
+for the engine's own overhead alone: no task of these builds, measures or judges anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.results import about, write
+from tilewright.facts.errors import Pending
+from tilewright.facts.problem import Target
+from tilewright.run.campaign import Campaign
+from tilewright.run.cluster import ray_nodes
+from tilewright.run.cluster.dispatch import Dispatch
+from tilewright.run.cluster.ray_engine import RayEngine
+from tilewright.run.cluster.seat import Calibration
+
+ROOT = Path(__file__).parents[1]
+OUT = ROOT / "benchmarks" / "results" / "cpu" / "campaigns.json"
+FLAGS = ("--target", "cpu", "--timing", "0.2s", "--no-compile", "--budget", "20s")
+SLEEP_S = 2.0
+SLEEPER = "from benchmarks.campaigns import ray_main; raise SystemExit(ray_main())"
+PROBLEM = """import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.sigmoid(x * {number}.5) * x + {number}
+
+
+def get_inputs():
+    return [torch.randn(128, 256)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+# ---- seats that sleep
+
+
+def sleeps(campaign: Campaign, file: Path, place: Mapping[str, str]) -> dict[str, Any]:
+    time.sleep(campaign.budget_s)
+    return {"problem": file.stem, "status": "improved"}
+
+
+def known(target: Target, place: Mapping[str, str]) -> Calibration:
+    return Calibration(device="none", driver="none", toolchain="none", machine="none", aa=1.0, aa_spread=0.0)
+
+
+class SleepingActor(ray_nodes.SeatActor):
+    def __init__(self, name: str, target: Target) -> None:
+        super().__init__(name, target)
+        self._seat.calibrate, self._seat.work = known, sleeps
+
+
+def ray_main() -> int:
+    ray_nodes.SeatActor = SleepingActor  # type: ignore[misc]
+    return ray_nodes.main()
+
+
+# ---- a cluster of processes of this machine
+
+
+class Simulated:
+    """A head that lends nothing but itself, and nodes; each with processes of its own."""
+
+    def __init__(self, nodes: int) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+        self.nodes = [self.cluster.add_node(num_cpus=1) for _ in range(nodes - 1)]
+
+    @property
+    def address(self) -> str:
+        return str(self.cluster.address)
+
+    def kill_node(self) -> None:
+        """And another comes."""
+        self.cluster.remove_node(self.nodes.pop(), allow_graceful=False)
+        self.nodes.append(self.cluster.add_node(num_cpus=1))
+
+    def kill_head(self) -> None:
+        self.cluster.head_node.kill_gcs_server(check_alive=False)
+
+    def close(self) -> None:
+        self.cluster.shutdown()
+
+
+@contextmanager
+def simulated(nodes: int) -> Iterator[Simulated]:
+    found = Simulated(nodes)
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def workers() -> list[int]:
+    """Processes of actors that live."""
+    told = subprocess.run(["pgrep", "-f", "^ray::.*Actor"], capture_output=True, text=True, check=False).stdout
+    return [int(line) for line in told.split()]
+
+
+Killing = tuple[float, str, Callable[[], None]]  # after which share of the tasks, what, and how
+
+
+def killings(cluster: Simulated) -> list[Killing]:
+    return [
+        (0.2, "a worker", lambda: os.kill(workers()[0], signal.SIGKILL)),
+        (0.45, "a node", cluster.kill_node),
+        (0.7, "the head", cluster.kill_head),
+    ]
+
+
+def done(lines: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in lines.read_text().splitlines() if line.endswith("}")]
+    except FileNotFoundError:
+        return []
+
+
+def verdicts(lines: Path, names: Sequence[str]) -> dict[str, Any]:
+    """Tasks by how many verdicts they have, and what the verdicts are."""
+    found = done(lines)
+    counts = Counter(line["file"] for line in found)
+    return {
+        "tasks": len(names), "with one verdict": sum(counts[n] == 1 for n in names),
+        "with none": sum(counts[n] == 0 for n in names), "with two": sum(counts[n] > 1 for n in names),
+        "status": dict(Counter(line["status"] for line in found)),
+        "second attempts": sum(bool(line.get("attempt")) for line in found),
+        "nodes": len({line["node"]["name"] for line in found if "node" in line}),
+    }  # fmt: skip
+
+
+# ---- tasks that are judged
+
+
+def judged(count: int, folder: Path) -> dict[str, Any]:
+    problems, out = folder / "problems", folder / "out"
+    problems.mkdir(parents=True)
+    for number in range(1, count + 1):
+        (problems / f"{number}_task.py").write_text(PROBLEM.format(number=number))
+    names = [f.name for f in problems.glob("*.py")]
+    command = [
+        sys.executable,
+        "-m",
+        "tilewright",
+        "bench",
+        str(problems),
+        "--out",
+        str(out),
+        "--cluster",
+        "ray",
+        *FLAGS,
+    ]
+    started, deaths, calls, codes = time.monotonic(), [], 0, []
+    todo: list[Killing] | None = None
+    while calls < 4 and (not codes or codes[-1] == 75):
+        calls += 1
+        with simulated(2) as cluster:
+            todo = killings(cluster) if todo is None else []
+            environment = os.environ | {"RAY_ADDRESS": cluster.address}
+            with (folder / "said.txt").open("ab") as said, subprocess.Popen(
+                command, env=environment, stdout=said, stderr=said, cwd=ROOT
+            ) as process:  # fmt: skip
+                while process.poll() is None:
+                    time.sleep(0.2)
+                    finished = len(done(out / "results.jsonl"))
+                    if todo and finished >= todo[0][0] * count:
+                        _, what, kill = todo.pop(0)
+                        kill()
+                        deaths.append({"killed": what, "after": finished})
+            codes.append(process.returncode)
+    wall_s = time.monotonic() - started
+    busy_s = sum(line.get("wall_s", 0.0) for line in done(out / "results.jsonl"))
+    return verdicts(out / "results.jsonl", names) | {
+        "killed": deaths, "commands": calls, "exit codes": codes, "wall_s": wall_s, "busy_s": busy_s,
+        "over busy seconds by two nodes": wall_s / (busy_s / 2),
+    }  # fmt: skip
+
+
+# ---- tasks that sleep
+
+
+def slept(count: int, nodes: int, folder: Path, *, kill: bool) -> dict[str, Any]:
+    """One campaign; its wall time from the first node that is ready to the last verdict, over the ideal."""
+    files = [folder / "problems" / f"{number}_sleep.py" for number in range(1, count + 1)]
+    files[0].parent.mkdir(parents=True)
+    for file in files:
+        file.write_text("")
+    campaign = Campaign(
+        files=tuple(files), out=folder / "out", target="cpu", budget_s=SLEEP_S, settings=(), jobs=1, devices=(),
+        stamp="slept",
+    )  # fmt: skip
+    campaign.out.mkdir()
+    lines = campaign.out / "results.jsonl"
+    ready: list[float] = []
+    deaths: list[str] = []
+    wall_s, calls = 0.0, 0
+    todo: list[Killing] | None = None
+    while calls < 4 and len(done(lines)) < count:
+        calls += 1
+        ready.clear()
+        with simulated(nodes) as cluster:
+            todo = killings(cluster) if kill and todo is None else []
+
+            def watch(progress: Any, todo: list[Killing] = todo) -> None:
+                if not ready and any(s.node.state == "ready" for s in progress.shares):
+                    ready.append(time.monotonic())
+                if todo and progress.done >= todo[0][0] * count:
+                    _, what, how = todo.pop(0)
+                    how()
+                    deaths.append(what)
+
+            engine = RayEngine(
+                cluster.address, target="cpu", jobs=1, log=folder / "ray.log", program=SLEEPER, silence_s=10.0
+            )  # fmt: skip
+            try:
+                with engine:
+                    Dispatch(engine=engine, lines=lines, say=lambda text: None, watch=watch).run(
+                        campaign, seen=lambda task: None
+                    )
+                    wall_s += time.monotonic() - ready[0]
+            except Pending:
+                wall_s += time.monotonic() - ready[0]
+    ideal_s = count * SLEEP_S / nodes
+    found = verdicts(lines, [f.name for f in files])
+    return {"workers": nodes, **found, "killed": deaths, "commands": calls, "wall_s": wall_s, "ideal_s": ideal_s,
+            "over ideal": wall_s / ideal_s, "tasks a second": count / wall_s}  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=int, default=40)
+    parser.add_argument("--workers", default="1,2,4,8")
+    parser.add_argument("--only", default="judged,slept,throughput")
+    parser.add_argument("--json", type=Path, default=OUT)
+    given = parser.parse_args()
+    os.environ |= {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
+    result: dict[str, Any] = {"what": "campaigns on a simulated cluster of Ray, parts of it killed"} | about()
+    if given.json.exists():  # what is not asked for anew is kept
+        result = json.loads(given.json.read_text()) | result
+    with tempfile.TemporaryDirectory(prefix="campaigns-") as folder:
+        place = Path(folder)
+        if "throughput" in given.only:
+            numbers = [int(n) for n in given.workers.split(",")]
+            result["throughput"] = [slept(10 * n, n, place / f"n{n}", kill=False) for n in numbers]
+        if "slept" in given.only:
+            result["slept"] = [slept(given.tasks, 2, place / "calm", kill=False),
+                               slept(given.tasks, 2, place / "killed", kill=True)]  # fmt: skip
+        if "judged" in given.only:
+            result["judged"] = judged(given.tasks, place / "judged")
+        write(given.json, result)
+    print(json.dumps(result, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
