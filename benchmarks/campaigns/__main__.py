@@ -20,25 +20,23 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.results import about, write
 from tilewright.facts.errors import Pending
-from tilewright.facts.problem import Target
 from tilewright.run.campaign import Campaign
-from tilewright.run.cluster import ray_nodes
 from tilewright.run.cluster.dispatch import Dispatch
 from tilewright.run.cluster.ray_engine import RayEngine
-from tilewright.run.cluster.seat import Calibration
 
-ROOT = Path(__file__).parents[1]
+from ..results import about, write
+
+ROOT = Path(__file__).parents[2]
 OUT = ROOT / "benchmarks" / "results" / "cpu" / "campaigns.json"
 FLAGS = ("--target", "cpu", "--timing", "0.2s", "--no-compile", "--budget", "20s")
 SLEEP_S = 2.0
-SLEEPER = "from benchmarks.campaigns import ray_main; raise SystemExit(ray_main())"
+SLEEPER = "from benchmarks.campaigns.seats import ray_main; raise SystemExit(ray_main())"
 PROBLEM = """import torch
 from torch import nn
 
@@ -55,29 +53,6 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-
-
-# ---- seats that sleep
-
-
-def sleeps(campaign: Campaign, file: Path, place: Mapping[str, str]) -> dict[str, Any]:
-    time.sleep(campaign.budget_s)
-    return {"problem": file.stem, "status": "improved"}
-
-
-def known(target: Target, place: Mapping[str, str]) -> Calibration:
-    return Calibration(device="none", driver="none", toolchain="none", machine="none", aa=1.0, aa_spread=0.0)
-
-
-class SleepingActor(ray_nodes.SeatActor):
-    def __init__(self, name: str, target: Target) -> None:
-        super().__init__(name, target)
-        self._seat.calibrate, self._seat.work = known, sleeps
-
-
-def ray_main() -> int:
-    ray_nodes.SeatActor = SleepingActor  # type: ignore[misc]
-    return ray_nodes.main()
 
 
 # ---- a cluster of processes of this machine
@@ -102,10 +77,11 @@ class Simulated:
         self.nodes.append(self.cluster.add_node(num_cpus=1))
 
     def kill_head(self) -> None:
+        assert self.cluster.head_node is not None
         self.cluster.head_node.kill_gcs_server(check_alive=False)
 
     def close(self) -> None:
-        self.cluster.shutdown()
+        self.cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
 @contextmanager
@@ -175,7 +151,9 @@ def judged(count: int, folder: Path) -> dict[str, Any]:
         "ray",
         *FLAGS,
     ]
-    started, deaths, calls, codes = time.monotonic(), [], 0, []
+    started, calls = time.monotonic(), 0
+    deaths: list[dict[str, Any]] = []
+    codes: list[int] = []
     todo: list[Killing] | None = None
     while calls < 4 and (not codes or codes[-1] == 75):
         calls += 1
