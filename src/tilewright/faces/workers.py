@@ -7,12 +7,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 from ..edges.bundle import Bundle, SharedQueue
 from ..edges.gpu.lease import seen_here
-from ..edges.sandbox.offspring import offspring
+from ..edges.sandbox.offspring import ending, offspring
 from ..facts.errors import HarnessError, UserError
 from ..facts.problem import Target
 from ..run.cluster.seat import Seat, here
@@ -20,6 +21,9 @@ from ..run.cluster.serve import CampaignWorker
 from ..run.worker import Visit, Worker
 from . import config
 from .clusters import visible_gpus
+
+
+_RESTARTS = 2  # of a GPU's worker
 
 
 def served(folder: Path, *, cache: Path, jobs: int, watch: bool, say: Callable[[str], None]) -> Visit:
@@ -42,9 +46,8 @@ def served_campaign(folder: Path, *, target: Target, jobs: int, say: Callable[[s
         raise UserError(f"{folder}: no campaign's queue; `tilewright bench --cluster` makes it")
     gpus = visible_gpus() if target == "cuda" else ()
     if len(gpus) > 1:
-        with ExitStack() as beside:
-            for process in [beside.enter_context(_on_gpu(folder, gpu, jobs=jobs)) for gpu in gpus]:
-                process.wait()
+        with ThreadPoolExecutor(len(gpus)) as beside:
+            list(beside.map(lambda gpu: _kept_on(folder, gpu, jobs=jobs), gpus))
         return 0
     place = f"gpu{seen_here() or gpus[0]}" if target == "cuda" else "cpu"
     seat = Seat(node=here(place, host=config.node_name()), target=target, alone=True)
@@ -54,9 +57,14 @@ def served_campaign(folder: Path, *, target: Target, jobs: int, say: Callable[[s
         seat.close()
 
 
-def _on_gpu(folder: Path, gpu: str, *, jobs: int) -> AbstractContextManager[subprocess.Popen[str]]:
+def _kept_on(folder: Path, gpu: str, *, jobs: int) -> None:
+    """A worker for one GPU until it leaves; one that is killed is started again, a few times at most."""
     command = [sys.executable, "-m", "tilewright", "worker", str(folder), "--campaign", "cuda", "--jobs", str(jobs)]
-    return offspring(command, polite=True, stdin=subprocess.DEVNULL, env=os.environ | {"CUDA_VISIBLE_DEVICES": gpu})
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": gpu}
+    for _ in range(1 + _RESTARTS):
+        with offspring(command, polite=True, stdin=subprocess.DEVNULL, env=environment) as process:
+            if process.wait() == 0 or ending():
+                return
 
 
 def sum_of(visits: list[Visit]) -> Visit:
