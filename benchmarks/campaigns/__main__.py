@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tilewright.edges.sandbox.processes import children
 from tilewright.facts.errors import Pending
 from tilewright.run.campaign import Campaign
 from tilewright.run.cluster.dispatch import Dispatch
@@ -80,6 +81,14 @@ class Simulated:
         assert self.cluster.head_node is not None
         self.cluster.head_node.kill_gcs_server(check_alive=False)
 
+    def kill_worker(self) -> None:
+        """An actor's process: a child of a node's raylet."""
+        nodes = [info.process.pid for n in self.cluster.list_all_nodes() for info in n.all_processes["raylet"]]
+        actors = [
+            pid for node in nodes for pid in children(node) if b"Actor" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
+        os.kill(actors[-1], signal.SIGKILL)
+
     def close(self) -> None:
         self.cluster.shutdown()  # type: ignore[no-untyped-call]
 
@@ -93,18 +102,12 @@ def simulated(nodes: int) -> Iterator[Simulated]:
         found.close()
 
 
-def workers() -> list[int]:
-    """Processes of actors that live."""
-    told = subprocess.run(["pgrep", "-f", "^ray::.*Actor"], capture_output=True, text=True, check=False).stdout
-    return [int(line) for line in told.split()]
-
-
 Killing = tuple[float, str, Callable[[], None]]  # after which share of the tasks, what, and how
 
 
 def killings(cluster: Simulated) -> list[Killing]:
     return [
-        (0.2, "a worker", lambda: os.kill(workers()[0], signal.SIGKILL)),
+        (0.2, "a worker", cluster.kill_worker),
         (0.45, "a node", cluster.kill_node),
         (0.7, "the head", cluster.kill_head),
     ]
@@ -228,7 +231,8 @@ def slept(count: int, nodes: int, folder: Path, *, sleep_s: float, kill: bool) -
             lost += dispatch.progress().lost
     ideal_s = count * sleep_s / nodes
     found = verdicts(lines, [f.name for f in files])
-    return {"workers": nodes, **found, "slept_s": sleep_s, "killed": deaths, "lost attempts": lost, "commands": calls, "wall_s": wall_s, "ideal_s": ideal_s,
+    return {"workers": nodes, **found, "slept_s": sleep_s, "killed": deaths, "lost attempts": lost,
+            "commands": calls, "wall_s": wall_s, "ideal_s": ideal_s,
             "over ideal": wall_s / ideal_s, "tasks a second": count / wall_s}  # fmt: skip
 
 
@@ -239,7 +243,7 @@ def main() -> int:
     parser.add_argument("--only", default="judged,slept,throughput")
     parser.add_argument("--json", type=Path, default=OUT)
     given = parser.parse_args()
-    os.environ |= {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
+    os.environ |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", "RAY_USAGE_STATS_ENABLED": "0"}
     result: dict[str, Any] = {"what": "campaigns on a simulated cluster of Ray, parts of it killed"} | about()
     if given.json.exists():  # what is not asked for anew is kept
         result = json.loads(given.json.read_text()) | result

@@ -22,7 +22,6 @@ from ..run.worker import Visit, Worker
 from . import config
 from .clusters import visible_gpus
 
-
 _RESTARTS = 2  # of a GPU's worker
 
 
