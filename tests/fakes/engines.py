@@ -12,10 +12,12 @@ from tilewright.facts.problem import Target
 from tilewright.run.campaign import Campaign
 from tilewright.run.cluster.engine import Reported
 from tilewright.run.cluster.seat import Calibration, Seat
-from tilewright.run.cluster.task import LostTask, Node, TaskOrder, TaskResult
+from tilewright.run.cluster.task import ClusterNode, LostTask, TaskOrder, TaskResult
 
 CALIBRATION = Calibration(device="one GPU", driver="1", toolchain="torch 1", machine="m", aa=1.0, aa_spread=0.01)
-NODE = Node(name="a:gpu0", host="a", state="ready", device="one GPU", driver="1", toolchain="torch 1", machine="m")
+NODE = ClusterNode(
+    name="a:gpu0", host="a", state="ready", device="one GPU", driver="1", toolchain="torch 1", machine="m"
+)
 
 Work = Callable[[Campaign, Path, Mapping[str, str]], dict[str, Any]]
 
@@ -41,7 +43,7 @@ def seat(name: str = "a:gpu0", *, work: Work = improved, failing: Sequence[bool]
             raise HarnessError("calibration failed: an Xid")
         return CALIBRATION
 
-    node = Node(name=name, host=name.partition(":")[0])
+    node = ClusterNode(name=name, host=name.partition(":")[0])
     return Seat(node=node, target="cpu", calibrate=calibrate, work=work, sleep=lambda s: None)
 
 
@@ -51,7 +53,7 @@ class FakeEngine:
 
     def __init__(
         self, *, lose: Callable[[TaskOrder], bool] = lambda order: False, twice: bool = False,
-        change: Callable[[TaskResult], TaskResult] = lambda result: result, nodes: Sequence[Node] = (NODE,),
+        change: Callable[[TaskResult], TaskResult] = lambda result: result, nodes: Sequence[ClusterNode] = (NODE,),
     ) -> None:  # fmt: skip
         self.submitted: list[TaskOrder] = []
         self._waiting: list[TaskOrder] = []
@@ -81,5 +83,5 @@ class FakeEngine:
         result = self._change(replace(self._seat.run(order), node=NODE))
         return [result, result] if self._twice else [result]
 
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[ClusterNode, ...]:
         return self._nodes

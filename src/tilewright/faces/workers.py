@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
-from ..edges.bundle import Bundle, SharedQueue
+from ..edges.bundle import Bundle, NodeQueue
 from ..edges.gpu.lease import seen_here
 from ..edges.sandbox.offspring import ending, offspring
 from ..facts.errors import HarnessError, UserError
@@ -51,7 +51,7 @@ def served_campaign(folder: Path, *, target: Target, jobs: int, say: Callable[[s
     place = f"gpu{seen_here() or gpus[0]}" if target == "cuda" else "cpu"
     seat = Seat(node=here(place, host=config.node_name()), target=target, alone=True)
     try:
-        return CampaignWorker(queue=SharedQueue(folder), seat=seat, say=say, jobs=jobs).serve()
+        return CampaignWorker(queue=NodeQueue(folder), seat=seat, say=say, jobs=jobs).serve()
     finally:
         seat.close()
 

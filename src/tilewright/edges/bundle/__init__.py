@@ -2,6 +2,6 @@
 campaign on a folder that several machines share."""
 
 from .folder import Bundle, name_of
-from .queue import SharedQueue
+from .queue import NodeQueue, SharedQueue
 
-__all__ = ["Bundle", "SharedQueue", "name_of"]
+__all__ = ["Bundle", "NodeQueue", "SharedQueue", "name_of"]

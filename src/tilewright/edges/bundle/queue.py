@@ -23,8 +23,8 @@ _PLAIN = re.compile(r"[\w.:@-]{1,200}")
 DRIVER = "driver"
 
 
-class SharedQueue:
-    """The folder, which is made where it is not there yet. `name` is of an order: letters, digits and `._-`."""
+class NodeQueue:
+    """The folder as a node uses it, made where it is not there yet. An order's `name`: letters, digits and `._-`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -33,46 +33,6 @@ class SharedQueue:
         self.logs = folder / "logs"
         for place in (self._orders, self._claims, self._results, self._nodes, self.logs):
             place.mkdir(parents=True, exist_ok=True)
-
-    # ---- the driver
-
-    def post(self, name: str, order: str) -> None:
-        """See to it that the order lies there whole."""
-        place = self._orders / f"{name}.order"
-        if whole(place) is None:
-            write_whole(place, order)
-
-    def remove(self, name: str) -> None:
-        """Remove the order with its claim, so that it may be posted anew."""
-        for place in (self._orders / f"{name}.order", self._results / f"{name}.result", self._claims / name):
-            place.unlink(missing_ok=True)
-
-    def names(self) -> tuple[str, ...]:
-        return tuple(sorted(p.stem for p in self._orders.glob("*.order")))
-
-    def result(self, name: str) -> str | None:
-        """None while it is not there whole."""
-        return _text(self._results / f"{name}.result")
-
-    def claimant(self, name: str) -> str:
-        """The node that took the order; "" where none has."""
-        with suppress(OSError):
-            return (self._claims / name).read_text(encoding="utf-8")
-        return ""
-
-    def signs(self) -> dict[str, str]:
-        """By node what it last wrote of itself."""
-        found = {p.stem: _text(p) for p in self._nodes.glob("*.node")}
-        return {name: text for name, text in found.items() if text is not None}
-
-    def set_over(self, over: bool) -> None:
-        """Have the nodes leave; or let them stay again."""
-        if over:
-            (self.folder / "over").touch()
-        else:
-            (self.folder / "over").unlink(missing_ok=True)
-
-    # ---- a node
 
     def waiting(self) -> tuple[str, ...]:
         """Orders that nobody has claimed, in the order in which they were posted."""
@@ -109,6 +69,46 @@ class SharedQueue:
 
     def over(self) -> bool:
         return (self.folder / "over").exists()
+
+
+class SharedQueue(NodeQueue):
+    """The folder as the driver uses it."""
+
+    def post(self, name: str, order: str) -> None:
+        """See to it that the order lies there whole."""
+        place = self._orders / f"{name}.order"
+        if whole(place) is None:
+            write_whole(place, order)
+
+    def remove(self, name: str) -> None:
+        """Remove the order with its claim, so that it may be posted anew."""
+        for place in (self._orders / f"{name}.order", self._results / f"{name}.result", self._claims / name):
+            place.unlink(missing_ok=True)
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(p.stem for p in self._orders.glob("*.order")))
+
+    def result(self, name: str) -> str | None:
+        """None while it is not there whole."""
+        return _text(self._results / f"{name}.result")
+
+    def claimant(self, name: str) -> str:
+        """The node that took the order; "" where none has."""
+        with suppress(OSError):
+            return (self._claims / name).read_text(encoding="utf-8")
+        return ""
+
+    def signs(self) -> dict[str, str]:
+        """By node what it last wrote of itself."""
+        found = {p.stem: _text(p) for p in self._nodes.glob("*.node")}
+        return {name: text for name, text in found.items() if text is not None}
+
+    def set_over(self, over: bool) -> None:
+        """Have the nodes leave; or let them stay again."""
+        if over:
+            (self.folder / "over").touch()
+        else:
+            (self.folder / "over").unlink(missing_ok=True)
 
 
 def _named(node: str) -> str:

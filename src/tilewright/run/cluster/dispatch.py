@@ -17,7 +17,7 @@ from ...facts.errors import Pending, UserError
 from ..campaign import Campaign, Task, failed_task, keep_task, kept_task
 from .engine import Engine, Reported
 from .seat import archived, unpacked
-from .task import BegunRun, LostTask, Node, TaskOrder, TaskResult
+from .task import BegunRun, ClusterNode, LostTask, TaskOrder, TaskResult
 
 ATTEMPTS = 2  # the second on another node, where there is one
 RESULTS = "results.jsonl"
@@ -32,7 +32,7 @@ class NodeShare:
     """What a node has done for a campaign: `busy_s` adds up the wall time of its tasks, `device_s` for how long they
     held the device's lease."""
 
-    node: Node
+    node: ClusterNode
     tasks: int = 0
     busy_s: float = 0.0
     device_s: float = 0.0
@@ -108,7 +108,7 @@ class Dispatch:
                 raise Pending(f"{len(orders)} tasks are left and no node is: {_why(nodes)}")
 
     @staticmethod
-    def _may_come(nodes: tuple[Node, ...]) -> bool:
+    def _may_come(nodes: tuple[ClusterNode, ...]) -> bool:
         """Whether the place of a node that is gone may be taken by another; quarantined ones stay as they are."""
         return any(node.state != "quarantined" for node in nodes)
 
@@ -189,7 +189,7 @@ class Dispatch:
             device_s=old.device_s + float(held.get("all", 0.0)),
         )  # fmt: skip
 
-    def _tell(self, nodes: tuple[Node, ...]) -> None:
+    def _tell(self, nodes: tuple[ClusterNode, ...]) -> None:
         names = {node.name for node in nodes}
         self._shares = {name: share for name, share in self._shares.items() if name in names or share.tasks}
         for node in nodes:
@@ -207,11 +207,11 @@ class Dispatch:
         return Progress(done=self._done, wanted=self._wanted, lost=self._lost, shares=tuple(self._shares.values()))
 
 
-def _calibration(node: Node) -> str:
+def _calibration(node: ClusterNode) -> str:
     return f", {node.device}, {node.driver}, {node.toolchain}, A/A {node.aa:.3f} ± {node.aa_spread / 2:.3f}"
 
 
-def _why(nodes: tuple[Node, ...]) -> str:
+def _why(nodes: tuple[ClusterNode, ...]) -> str:
     return "; ".join(f"{n.name}: {n.state}{': ' + n.why if n.why else ''}" for n in nodes) or "none has come"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol, Self
 
 from ...facts.errors import Pending
-from .task import LostTask, Node, TaskOrder, TaskResult
+from .task import ClusterNode, LostTask, TaskOrder, TaskResult
 
 Reported = TaskResult | LostTask
 
@@ -33,5 +33,5 @@ class Engine(Protocol):
         """What came since the last call, after at most `timeout_s` seconds where nothing has. Each attempt that a node
         took is reported once. Raises EngineGone."""
 
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[ClusterNode, ...]:
         """All nodes that the engine has known, those that were lost among them."""

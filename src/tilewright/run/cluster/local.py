@@ -10,7 +10,7 @@ from typing import Self
 from ...edges.sandbox.offspring import end_offspring
 from .engine import Reported
 from .seat import Seat
-from .task import LostTask, Node, TaskOrder
+from .task import ClusterNode, LostTask, TaskOrder
 
 _POLL_S = 0.05
 
@@ -63,7 +63,7 @@ class LocalEngine:
         except Empty:
             return found
 
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[ClusterNode, ...]:
         return tuple(seat.node for seat in self._seats)
 
     def _begin(self, seat: Seat) -> None:

@@ -19,7 +19,7 @@ from ...edges.sandbox.offspring import offspring
 from ...facts.errors import UserError
 from ...facts.problem import Target
 from .engine import EngineGone, Reported
-from .task import LostTask, Node, TaskOrder, TaskResult
+from .task import ClusterNode, LostTask, TaskOrder, TaskResult
 
 _MAIN = "from tilewright.run.cluster.ray_nodes import main; raise SystemExit(main())"
 _GRACE_S = 10.0
@@ -41,7 +41,7 @@ class RayEngine:
         self._open = ExitStack()
         self._known: set[str] = set()
         self._lines: Queue[dict[str, Any] | None] = Queue()
-        self._nodes: tuple[Node, ...] = ()
+        self._nodes: tuple[ClusterNode, ...] = ()
         self._heard_at = clock()
 
     def __enter__(self) -> Self:
@@ -85,7 +85,7 @@ class RayEngine:
                 raise self._gone(f"has not answered for {self._silence_s:.0f} s")
         return found
 
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[ClusterNode, ...]:
         return self._nodes
 
     def _take(self, line: dict[str, Any] | None, found: list[Reported]) -> None:
@@ -96,7 +96,7 @@ class RayEngine:
             raise self._gone("is gone")
         self._heard_at = self._clock()
         if "nodes" in line:
-            self._nodes = tuple(map(Node.loads, line["nodes"]))
+            self._nodes = tuple(map(ClusterNode.loads, line["nodes"]))
         if "result" in line:
             found.append(TaskResult.loads(line["result"]))
         if "lost" in line:

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 from ...facts.problem import Target
 from .seat import Seat, here
-from .task import LostTask, Node, TaskOrder
+from .task import ClusterNode, LostTask, TaskOrder
 
 _LOOK_S = 1.0  # between two looks at the cluster's nodes, and signs of life
 _WAIT_S = 0.2
@@ -59,7 +59,7 @@ class _Place:
 
     node_id: str
     actor: Any
-    node: Node
+    node: ClusterNode
     busy: int = 0
 
 
@@ -73,7 +73,7 @@ class RayNodes:
     out: TextIO
     commands: queue.Queue[dict[str, Any] | None]
     _places: dict[str, _Place] = field(default_factory=dict)
-    _gone: dict[str, Node] = field(default_factory=dict)
+    _gone: dict[str, ClusterNode] = field(default_factory=dict)
     _deaths: dict[str, int] = field(default_factory=dict)
     _waiting: list[TaskOrder] = field(default_factory=list)
     _running: dict[Any, tuple[str, TaskOrder | None]] = field(default_factory=dict)  # by Ray's reference
@@ -122,7 +122,7 @@ class RayNodes:
             num_cpus=0, num_gpus=1 if self.target == "cuda" else 0, max_concurrency=self.jobs + 1,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
         ).remote(name, self.target)  # fmt: skip
-        node = Node(name=name, host=name.rpartition("-")[0])
+        node = ClusterNode(name=name, host=name.rpartition("-")[0])
         self._gone.pop(name, None)
         self._places[name] = _Place(node_id=node_id, actor=actor, node=node)
         self._running[actor.begin.remote()] = (name, None)
@@ -151,11 +151,11 @@ class RayNodes:
                 continue
             place = self._places.get(name)
             if order is None and place is not None:
-                place.node = Node.loads(found)
+                place.node = ClusterNode.loads(found)
             elif order is not None:
                 if place is not None:
                     place.busy -= 1
-                    place.node = Node.loads(found[1])
+                    place.node = ClusterNode.loads(found[1])
                 self._tell(result=found[0])
 
     def _lose(self, name: str, why: str) -> None:

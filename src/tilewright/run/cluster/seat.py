@@ -23,7 +23,7 @@ from ...facts.errors import HarnessError, Lack, TooBusy
 from ...facts.problem import Target
 from ...facts.version import VERSION
 from ..campaign import Campaign, Task, run_task
-from .task import Node, TaskOrder, TaskResult
+from .task import ClusterNode, TaskOrder, TaskResult
 
 _CALIBRATION_LIMIT_S = 600.0  # a machine that is met for the first time has its rates measured
 _CHECKS = 2  # calibrations that fail in a row until the device is under quarantine
@@ -32,7 +32,7 @@ _PAUSE_S = 5.0  # between two of them
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What a machine says of itself at its start; `aa` and `aa_spread` as in Node."""
+    """What a machine says of itself at its start; `aa` and `aa_spread` as in ClusterNode."""
 
     device: str
     driver: str
@@ -73,7 +73,7 @@ class Seat:
     """A device with the environment `place` of tasks on it. Tasks may run side by side in several threads: they trace
     and compile at the same time and take the device's lease to measure."""
 
-    node: Node
+    node: ClusterNode
     target: Target
     place: Mapping[str, str] = field(default_factory=dict)
     alone: bool = False  # whether no other worker may be on this CPU; on a GPU none ever may
@@ -83,7 +83,7 @@ class Seat:
     _lock: Lock = field(default_factory=Lock)
     _worker: int | None = None  # what makes it the only one on its GPU
 
-    def begin(self) -> Node:
+    def begin(self) -> ClusterNode:
         """Calibrate; afterwards the node is ready, or under quarantine, as is the second of two on one GPU."""
         why = self._taken() or self._sick()
         if why:
@@ -183,7 +183,7 @@ def unpacked(archive: bytes, folder: Path) -> None:
         raise HarnessError(f"{folder}: what a node sent of its run can't be unpacked ({error})") from None
 
 
-def here(place: str, *, host: str = "") -> Node:
+def here(place: str, *, host: str = "") -> ClusterNode:
     """A node of this process: the host's name (its own where none is given), and what tells its places apart."""
     host = host or socket.gethostname()
-    return Node(name=f"{host}:{place}", host=host, pid=os.getpid())
+    return ClusterNode(name=f"{host}:{place}", host=host, pid=os.getpid())

@@ -8,11 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from threading import Event, Lock, Thread
 
-from ...edges.bundle import SharedQueue
+from ...edges.bundle import NodeQueue
 from ...edges.sandbox.offspring import end_offspring
 from .seat import Seat
 from .shared import BEAT_S
-from .task import Node, TaskOrder, TaskResult
+from .task import ClusterNode, TaskOrder, TaskResult
 
 _POLL_S = 0.5
 _ALONE_S = 600.0  # without a sign of life of the driver, after which a node leaves
@@ -22,7 +22,7 @@ _ALONE_S = 600.0  # without a sign of life of the driver, after which a node lea
 class CampaignWorker:
     """`jobs` orders at once; they take turns to measure. `serve` returns how many orders were done."""
 
-    queue: SharedQueue
+    queue: NodeQueue
     seat: Seat
     say: Callable[[str], None]
     jobs: int = 1
@@ -97,7 +97,7 @@ class CampaignWorker:
                 self.stop()
             self._over.wait(_POLL_S)
 
-    def _sign(self, node: Node) -> None:
+    def _sign(self, node: ClusterNode) -> None:
         with self._lock, suppress(OSError):  # the next sign comes soon
             self._beats += 1
             self.queue.beat(node.name, replace(node, beat=self._beats).dumps())

@@ -11,7 +11,7 @@ from typing import Protocol, Self
 from ...edges.bundle import SharedQueue
 from ...edges.bundle.queue import DRIVER
 from .engine import Reported
-from .task import LostTask, Node, TaskOrder, TaskResult
+from .task import ClusterNode, LostTask, TaskOrder, TaskResult
 
 BEAT_S = 5.0  # between two signs of life
 LEASE_S = 90.0  # without a change of a node's sign, after which what it had is done elsewhere; NFS may cache for 60 s
@@ -41,7 +41,7 @@ class _Seen:
 
     text: str
     changed_at: float
-    node: Node
+    node: ClusterNode
     lives: bool = False  # whether its sign has changed since this driver began to watch
 
 
@@ -106,8 +106,8 @@ class SharedFolderEngine:
                 return found
             self.sleep(min(_POLL_S, timeout_s))
 
-    def nodes(self) -> tuple[Node, ...]:
-        queued = tuple(Node(name=f"queued {name}", host="") for name in self.launcher.queued())
+    def nodes(self) -> tuple[ClusterNode, ...]:
+        queued = tuple(ClusterNode(name=f"queued {name}", host="") for name in self.launcher.queued())
         return (*(seen.node for seen in self._seen.values()), *queued)
 
     def _reports(self) -> list[Reported]:
@@ -151,7 +151,7 @@ class SharedFolderEngine:
                 continue
             if seen is None or seen.text != text:
                 with suppress(ValueError):
-                    node = Node.loads(text)
+                    node = ClusterNode.loads(text)
                     self._seen[name] = _Seen(text=text, changed_at=now, node=node, lives=seen is not None)
             elif now - seen.changed_at > self.lease_s and seen.node.state in ("starting", "ready"):
                 seen.node = replace(seen.node, state="lost", why=f"no sign of life for {self.lease_s:.0f} s")

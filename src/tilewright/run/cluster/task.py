@@ -87,7 +87,7 @@ NodeState = Literal["starting", "ready", "quarantined", "lost", "left"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class ClusterNode:
     """One place that measures: a GPU of a host, or a host's CPU. `aa` is the median ratio of two timings of the same
     work when the node began, `aa_spread` the distance between its quartiles; `machine` is the key that is equal where
     times may be compared."""
@@ -133,7 +133,7 @@ class TaskResult:
 
     key: str
     attempt: int
-    node: Node
+    node: ClusterNode
     task: Task
     wall_s: float
     fault: str = ""
@@ -148,7 +148,7 @@ class TaskResult:
     def loads(cls, text: str) -> Self:
         """ValueError for text that is no result."""
         found = _object(cls, text)
-        node = Node(**_known(Node, found["node"]))
+        node = ClusterNode(**_known(ClusterNode, found["node"]))
         return cls(**found | {"node": node, "archive": base64.b64decode(found["archive"])})
 
 

@@ -18,7 +18,7 @@ from tilewright.run.cluster.engine import Engine, Reported
 from tilewright.run.cluster.local import LocalEngine
 from tilewright.run.cluster.serve import CampaignWorker
 from tilewright.run.cluster.shared import SharedFolderEngine
-from tilewright.run.cluster.task import LostTask, Node, TaskOrder, TaskResult
+from tilewright.run.cluster.task import ClusterNode, LostTask, TaskOrder, TaskResult
 
 PATIENCE_S = 20.0
 
@@ -205,7 +205,7 @@ def test_a_node_without_signs_of_life_loses_its_lease_and_what_it_had(tmp_path: 
         assert not queue.claim(order("a").name, "b:gpu0")
         for _ in range(10):  # while it gives signs, it may take its time
             clock.now += 60.0
-            queue.beat(NODE.name, Node(**NODE.identity, beat=int(clock.now)).dumps())  # type: ignore[arg-type]
+            queue.beat(NODE.name, ClusterNode(**NODE.identity, beat=int(clock.now)).dumps())  # type: ignore[arg-type]
             assert engine.reports(0.0) == []
         queue.beat(NODE.name, NODE.dumps())
         assert engine.reports(0.0) == []
@@ -268,7 +268,7 @@ def test_a_driver_that_comes_again_keeps_nodes_that_live(tmp_path: Path) -> None
         beat = 0
         while not over.wait(0.02):
             beat += 1
-            queue.beat(NODE.name, Node(**NODE.identity, state="ready", beat=beat).dumps())  # type: ignore[arg-type]
+            queue.beat(NODE.name, ClusterNode(**NODE.identity, state="ready", beat=beat).dumps())  # type: ignore[arg-type]
 
     node = Thread(target=live)
     node.start()
@@ -294,7 +294,7 @@ def test_a_worker_leaves_where_its_driver_gives_no_sign_of_life(tmp_path: Path) 
     )  # fmt: skip
     assert worker.serve() == 0
     assert said[-1] == "the campaign's driver gives no sign of life; leaving"
-    assert [Node.loads(text).state for text in queue.signs().values()] == ["left"]
+    assert [ClusterNode.loads(text).state for text in queue.signs().values()] == ["left"]
 
 
 def test_what_is_no_order_is_answered_as_a_fault_and_the_next_is_done(tmp_path: Path) -> None:
