@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -244,7 +245,8 @@ def main() -> int:
     parser.add_argument("--json", type=Path, default=OUT)
     given = parser.parse_args()
     os.environ |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", "RAY_USAGE_STATS_ENABLED": "0"}
-    result: dict[str, Any] = {"what": "campaigns on a simulated cluster of Ray, parts of it killed"} | about()
+    result: dict[str, Any] = {"what": "campaigns on a simulated cluster of Ray, parts of it killed"}
+    result |= about(shlex.join(["python", "-m", "benchmarks.campaigns", *sys.argv[1:]]))
     if given.json.exists():  # what is not asked for anew is kept
         result = json.loads(given.json.read_text()) | result
     with tempfile.TemporaryDirectory(prefix="campaigns-") as folder:

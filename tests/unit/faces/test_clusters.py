@@ -17,10 +17,11 @@ import pytest
 
 from fakes import slurm
 from fakes.command import in_process
-from fakes.engines import NODE
+from fakes.engines import NODE, seat
 from tilewright.faces import clusters
 from tilewright.faces.clusters import HERE, ClusterChoice, nodes_object, progress_table
 from tilewright.facts.errors import UserError
+from tilewright.run.campaign import Campaign
 from tilewright.run.cluster.dispatch import NodeShare, Progress
 from tilewright.run.cluster.shared import SharedFolderEngine
 
@@ -195,8 +196,6 @@ def lines(folder: Path) -> list[Any]:
 
 
 def test_the_engines_that_are_named_are_those_that_come(tmp_path: Path) -> None:
-    from tilewright.run.campaign import Campaign
-
     campaign = Campaign(
         files=(tmp_path / "a.py",), out=tmp_path, target="cpu", budget_s=1.0, settings=(), jobs=3, devices=(), stamp=""
     )  # fmt: skip
@@ -209,3 +208,37 @@ def test_the_engines_that_are_named_are_those_that_come(tmp_path: Path) -> None:
     ]  # fmt: skip
     slurm_engine = clusters.engine_of("slurm:gpu:8", campaign, tmp_path)
     assert slurm_engine.launcher.count == 1, "no more jobs than tasks"  # type: ignore[attr-defined]
+
+
+def test_compare_runs_all_strategies_over_one_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = seat()
+    monkeypatch.setattr(clusters, "seats", lambda campaign: [one])
+    begins: list[str] = []
+    monkeypatch.setattr(one, "begin", lambda begin=one.begin: begins.append("") or begin())
+    problems(tmp_path / "p", a=BROKEN, b=BROKEN)
+    flags = ("--strategies", "catalog,fact", "--target", "cpu", "--out", "o", "--cluster", "local")
+    code, _, err = in_process("compare", "p", *flags, cwd=tmp_path)
+    assert (begins, code) == ([""], 2), err  # the fake seat's journals can't be read, which ends the command afterwards
+    found = lines(tmp_path)
+    assert sorted((line["out"], line["file"]) for line in found) == [
+        (f"o/{strategy}/1", f"{name}.py") for strategy in ("catalog", "fact") for name in "ab"
+    ]  # fmt: skip
+    assert {tuple(line["flags"])[-4:] for line in found} == {
+        ("--strategy", name, "--seed", "0") for name in ("catalog", "fact")
+    }  # fmt: skip
+
+
+def test_audit_takes_a_folder_over_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def work(campaign: Campaign, file: Path, place: object) -> dict[str, Any]:
+        assert campaign.verb == "audit"
+        verdict = {"accepted": False, "stage": "run", "reason": "crashed", "summary": "no `Model`"}
+        return {"problem": file.stem, "status": "failed", "whose": "problem", "verdict": verdict}
+
+    monkeypatch.setattr(clusters, "seats", lambda campaign: [seat(work=work)])
+    problems(tmp_path / "p", a=BROKEN, b=BROKEN)
+    flags = ("--target", "cpu", "--out", "o", "--cluster", "local", "--json")
+    code, out, err = in_process("audit", "p", *flags, cwd=tmp_path)
+    told = json.loads(out)
+    assert code == 0 and told["summary"]["failed"] == 2, err
+    assert [t["node"]["device"] for t in told["tasks"]] == ["one GPU", "one GPU"]
+    assert [(n["name"], n["tasks"]) for n in told["nodes"]] == [("a:gpu0", 2)]
