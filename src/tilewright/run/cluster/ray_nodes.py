@@ -36,6 +36,10 @@ class SeatActor:
     def begin(self) -> str:
         return self._seat.begin().dumps()
 
+    def live(self) -> None:
+        """Never returns: that it fails tells of the actor's end, though it has no order."""
+        threading.Event().wait()
+
     def run(self, order: str) -> list[str]:
         result = self._seat.run(TaskOrder.loads(order)).dumps()
         return [result, self._seat.node.dumps()]
@@ -119,13 +123,14 @@ class RayNodes:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         actor = self.ray.remote(SeatActor).options(
-            num_cpus=0, num_gpus=1 if self.target == "cuda" else 0, max_concurrency=self.jobs + 1,
+            num_cpus=0, num_gpus=1 if self.target == "cuda" else 0, max_concurrency=self.jobs + 2,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node_id, soft=False),
         ).remote(name, self.target)  # fmt: skip
         node = ClusterNode(name=name, host=name.rpartition("-")[0])
         self._gone.pop(name, None)
         self._places[name] = _Place(node_id=node_id, actor=actor, node=node)
         self._running[actor.begin.remote()] = (name, None)
+        self._running[actor.live.remote()] = (name, None)
 
     def _give(self) -> None:
         for name, place in self._places.items():
@@ -152,6 +157,7 @@ class RayNodes:
             place = self._places.get(name)
             if order is None and place is not None:
                 place.node = ClusterNode.loads(found)
+                self._looked_at = float("-inf")  # what it is will be told at once
             elif order is not None:
                 if place is not None:
                     place.busy -= 1

@@ -67,7 +67,7 @@ def test_a_node_has_one_actor_and_what_a_killed_one_had_is_lost(cluster: Any, tm
         found = collected(engine, lambda found: len(found) == 6)
         assert len({r.key for r in found}) == 6
         assert len(set(pids(found).values())) == 2 == len(engine.nodes()), "two nodes, an actor each"
-        assert {n.device for n in engine.nodes()} == {"one GPU"}
+        collected(engine, lambda found: {n.device for n in engine.nodes()} == {"one GPU"})
         engine.submit(order(7, 30.0))
         collected(engine, lambda found: (tmp_path / "ray.log").exists())
         time.sleep(1.0)
@@ -90,7 +90,7 @@ def test_a_node_that_goes_takes_its_task_and_the_other_does_the_next(cluster: An
         cluster.remove_node(extra, allow_graceful=False)
         found = collected(engine, lambda found: len(found) == 3)
         (lost,) = [r for r in found if isinstance(r, LostTask)]
-        assert {n.name: n.state for n in engine.nodes()}[lost.node] == "lost"
+        collected(engine, lambda found: {n.name: n.state for n in engine.nodes()}[lost.node] == "lost")
         engine.submit(next(o for o in (order(n, 8.0) for n in range(3)) if o.key == lost.key).again())
         (again,) = collected(engine, lambda found: len(found) == 1)
         assert isinstance(again, TaskResult) and (again.key, again.attempt) == (lost.key, 1)
