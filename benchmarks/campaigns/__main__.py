@@ -2,11 +2,11 @@
 
     python -m benchmarks.campaigns [--tasks 40] [--workers 1,2,4,8] [--json FILE]
 
-`judged`: so many small problems for the CPU over two nodes of Ray; a worker, then a node, then the head are killed, and
-the command is given again where it ends. Both nodes share this machine's processors and measure in turns under its one
-lease, so that its time says nothing of a real cluster's. `slept`: the same deaths with tasks that sleep, against the
-ideal: the seconds slept over the workers. `throughput`: tasks that sleep, by number of workers. What sleeps is honest
-for the engine's own overhead alone: no task of these builds, measures or judges anything.
+`audited`: so many small problems for the CPU over two nodes of Ray (`tilewright audit`); a worker, then a node, then the
+head are killed, and the command is given again where it ends. Both nodes share this machine's processors and measure in
+turns under its one lease, so that its time says nothing of a real cluster's. `slept`: the same deaths with tasks that
+sleep, against the ideal: the seconds slept over the workers. `throughput`: tasks that sleep, by number of workers. What
+sleeps is honest for the engine's own overhead alone: none of these tasks builds, measures or judges anything.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ..results import about, write
 
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "benchmarks" / "results" / "cpu" / "campaigns.json"
-FLAGS = ("--target", "cpu", "--timing", "0.2s", "--no-compile", "--budget", "20s")
+FLAGS = ("--target", "cpu", "--budget", "1s")
 SLEEP_S, LONG_S = 2.0, 12.0
 SLEEPER = "from benchmarks.campaigns.seats import ray_main; raise SystemExit(ray_main())"
 PROBLEM = """import torch
@@ -121,6 +121,10 @@ def done(lines: Path) -> list[dict[str, Any]]:
         return []
 
 
+def _verdict(line: dict[str, Any]) -> str:
+    return str(line["verdict"] if isinstance(line.get("verdict"), str) else line["status"])
+
+
 def verdicts(lines: Path, names: Sequence[str]) -> dict[str, Any]:
     """Tasks by how many verdicts they have, and what the verdicts are."""
     found = done(lines)
@@ -128,16 +132,16 @@ def verdicts(lines: Path, names: Sequence[str]) -> dict[str, Any]:
     return {
         "tasks": len(names), "with one verdict": sum(counts[n] == 1 for n in names),
         "with none": sum(counts[n] == 0 for n in names), "with two": sum(counts[n] > 1 for n in names),
-        "status": dict(Counter(line["status"] for line in found)),
+        "verdicts": dict(Counter(_verdict(line) for line in found)),
         "second attempts": sum(bool(line.get("attempt")) for line in found),
         "nodes": len({line["node"]["name"] for line in found if "node" in line}),
     }  # fmt: skip
 
 
-# ---- tasks that are judged
+# ---- tasks that are audited
 
 
-def judged(count: int, folder: Path) -> dict[str, Any]:
+def audited(count: int, folder: Path) -> dict[str, Any]:
     problems, out = folder / "problems", folder / "out"
     problems.mkdir(parents=True)
     for number in range(1, count + 1):
@@ -147,7 +151,7 @@ def judged(count: int, folder: Path) -> dict[str, Any]:
         sys.executable,
         "-m",
         "tilewright",
-        "bench",
+        "audit",
         str(problems),
         "--out",
         str(out),
@@ -241,7 +245,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, default=40)
     parser.add_argument("--workers", default="1,2,4,8")
-    parser.add_argument("--only", default="judged,slept,throughput")
+    parser.add_argument("--only", default="audited,slept,throughput")
     parser.add_argument("--json", type=Path, default=OUT)
     given = parser.parse_args()
     os.environ |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -261,8 +265,8 @@ def main() -> int:
                 slept(given.tasks, 2, place / "killed", sleep_s=LONG_S, kill=True),
             ]
             write(given.json, result)
-        if "judged" in given.only:
-            result["judged"] = judged(given.tasks, place / "judged")
+        if "audited" in given.only:
+            result["audited"] = audited(given.tasks, place / "audited")
             write(given.json, result)
     print(json.dumps(result, indent=1))
     return 0
