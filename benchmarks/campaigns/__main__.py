@@ -4,7 +4,7 @@
 
 `audited`: so many small problems for the CPU over two nodes of Ray (`tilewright audit`); a worker, a node and the head
 are killed in turn, and the command is given again where it ends. Both nodes share this machine's processors and measure
-in turns under its one lease, so that its time says nothing of a real cluster's. `slept`: the same deaths with tasks that
+in turns under its one lease, so its time says nothing of a real cluster's. `slept`: the same deaths, tasks that
 sleep, against the ideal: the seconds slept over the workers. `throughput`: tasks that sleep, by number of workers. What
 sleeps is honest for the engine's own overhead alone: none of these tasks builds, measures or judges anything.
 """
