@@ -35,10 +35,10 @@ class NodeQueue:
             place.mkdir(parents=True, exist_ok=True)
 
     def waiting(self) -> tuple[str, ...]:
-        """Orders that nobody has claimed, in the order in which they were posted."""
+        """Orders that nobody has claimed: further attempts first, else as they were posted."""
         claimed = {p.name for p in self._claims.iterdir()}
         left = [p for p in self._orders.glob("*.order") if p.stem not in claimed]
-        return tuple(p.stem for p in sorted(left, key=lambda p: (_age(p), p.name)))
+        return tuple(p.stem for p in sorted(left, key=lambda p: (p.stem.endswith(".0"), _age(p), p.name)))
 
     def claim(self, name: str, node: str) -> bool:
         """Whether the order is this node's now: of all that ask, one gets it, on NFS too."""

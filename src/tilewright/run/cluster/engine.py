@@ -24,7 +24,8 @@ class Engine(Protocol):
     def __exit__(self, kind: type[BaseException] | None, /, *_: object) -> None: ...
 
     def submit(self, order: TaskOrder) -> None:
-        """Queue the order; nothing where this attempt of this key was submitted before."""
+        """Queue the order, a further attempt before what waits; nothing where this attempt of this key was submitted
+        before."""
 
     def cancel(self, key: str) -> None:
         """Withdraw the key's orders that no node has begun; one that runs is left to end."""

@@ -48,7 +48,7 @@ class LocalEngine:
         with self._lock:
             if order.name not in self._known:
                 self._known.add(order.name)
-                self._waiting.append(order)
+                self._waiting.insert(0 if order.attempt else len(self._waiting), order)
 
     def cancel(self, key: str) -> None:
         with self._lock:

@@ -99,7 +99,8 @@ class RayNodes:
             if command is None:
                 return False
             if "order" in command:
-                self._waiting.append(TaskOrder.loads(command["order"]))
+                order = TaskOrder.loads(command["order"])
+                self._waiting.insert(0 if order.attempt else len(self._waiting), order)
             if "cancel" in command:
                 self._waiting = [order for order in self._waiting if order.key != command["cancel"]]
         return True
