@@ -34,7 +34,8 @@ class RayEngine:
         self, address: str, *, target: Target, jobs: int, log: Path, silence_s: float = _SILENCE_S,
         program: str = _MAIN, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        if importlib.util.find_spec("ray") is None:
+        needed = ("ray", "grpc") if address.startswith("ray://") else ("ray",)  # Ray's client needs both
+        if any(importlib.util.find_spec(name) is None for name in needed):
             raise UserError("--cluster: Ray is not installed; pip install tilewright[cluster]")
         self._command = [sys.executable, "-c", program, address, target, str(jobs)]
         self._address, self._log, self._silence_s, self._clock = address, log, silence_s, clock

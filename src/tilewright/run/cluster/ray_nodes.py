@@ -202,8 +202,8 @@ def main() -> int:
 
     try:
         ray.init(address=address, log_to_driver=False)
-    except ConnectionError as error:
-        if address != _AUTO:
+    except Exception as error:  # whatever keeps us from it, such as another version of Python there
+        if address != _AUTO or not isinstance(error, ConnectionError):
             out.write(json.dumps({"refused": " ".join(str(error).split())[:300]}) + "\n")
             out.flush()
             return 3
