@@ -30,7 +30,7 @@ def improved(campaign: Campaign, file: Path, place: Mapping[str, str]) -> dict[s
     return {
         "problem": file.stem, "status": "improved", "verdict": {"accepted": True}, "candidate": str(out / "candidate"),
         "machine": {"key": "m", "device": "one GPU"}, "device_seconds": {"all": 0.25}, "ratio": {"eager": {"mid": 2.0}},
-        "place": dict(place),
+        "place": dict(place), "notes": [f"{file}: read"],
     }  # fmt: skip
 
 

@@ -146,8 +146,7 @@ class Dispatch:
             out.mkdir(parents=True)
             unpacked(result.archive, out)
             (out / ".stamp").write_text(json.dumps(campaign.made_by))  # the local pool would go on from here, too
-        task: Task = json.loads(json.dumps(result.task).replace(json.dumps(result.folder)[1:-1], str(out)))
-        return self._written(campaign, file, task, node=result)
+        return self._written(campaign, file, _with_paths_of_here(result, out, file), node=result)
 
     def _written(self, campaign: Campaign, file: Path, task: Task, *, node: TaskResult | None) -> Task:
         task = task | campaign.made_by | {"stamp": campaign.stamp, "file": file.name}
@@ -205,6 +204,17 @@ class Dispatch:
     def progress(self) -> Progress:
         """How far all campaigns are that were run here."""
         return Progress(done=self._done, wanted=self._wanted, lost=self._lost, shares=tuple(self._shares.values()))
+
+
+def _with_paths_of_here(result: TaskResult, out: Path, file: Path) -> Task:
+    """The task with the driver's names of the run's folder and the problem's file, for the node's."""
+    text = json.dumps(result.task)
+    if result.folder:
+        there = Path(result.folder)  # ROOT/out/STEM
+        for old, new in ((there, out), (there.parents[1] / file.name, file)):
+            text = text.replace(json.dumps(str(old))[1:-1], json.dumps(str(new))[1:-1])
+    task: Task = json.loads(text)
+    return task
 
 
 def _calibration(node: ClusterNode) -> str:

@@ -53,6 +53,7 @@ def test_each_result_is_kept_with_its_node_and_its_runs_folder(campaign: Campaig
     assert [t["status"] for t in tasks] == ["improved"] * 3
     assert tasks[0]["node"] == NODE.identity and tasks[0]["attempt"] == 0
     assert tasks[0]["candidate"] == str(campaign.out / "a" / "candidate")
+    assert tasks[0]["notes"] == [f"{campaign.files[0]}: read"]
     assert (campaign.out / "a" / "run.db").read_text() == "journal"
     again = FakeEngine()
     assert ran(campaign, again) == tasks and again.submitted == []
