@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tilewright.run.cluster.ray_engine import RayEngine
 from tilewright.run.cluster.task import LostTask, TaskOrder, TaskResult
 
 pytestmark = [
-    pytest.mark.thorough, pytest.mark.skipif(not __import__("importlib.util").util.find_spec("ray"), reason="no Ray"),
+    pytest.mark.thorough, pytest.mark.skipif(find_spec("ray") is None, reason="no Ray"),
     pytest.mark.filterwarnings("ignore"),
 ]  # fmt: skip
 
