@@ -18,7 +18,9 @@ def audited(where: str, wish: FolderRequest, many: Many, *, say: Callable[[str],
     """Audit one problem, or every problem file of a folder; refused where anything audited is void."""
     if is_one_problem(Path(where)):
         return _of_file(Path(where), wish, say=say)
-    found = run_all(campaign_of(where, wish, many, verb="audit"), summary=audits_summary, line=_line, say=say)
+    found = run_all(
+        campaign_of(where, wish, many, verb="audit"), summary=audits_summary, line=_line, say=say, cluster=many.cluster
+    )
     return Shown(object=found, drawn=(audits_table(found["tasks"]),), refused=bool(found["summary"]["void"]))
 
 

@@ -18,6 +18,7 @@ from ..run.campaign import Campaign, ended_badly, problem_files
 from ..run.optimize import require_model, require_parts
 from ..run.remote import bundle_folder
 from . import config
+from .clusters import HERE, ClusterChoice
 from .deliver import bench_tables, stamp
 from .folders import Many, run_all
 from .options import SearchOptions
@@ -94,10 +95,10 @@ def campaign_of(
 
 
 def bench_folder(
-    campaign: Campaign, *, json_file: Path | None, say: Callable[[str], None]
+    campaign: Campaign, *, json_file: Path | None, say: Callable[[str], None], cluster: ClusterChoice = HERE
 ) -> tuple[tuple[RenderableType, ...], Ended]:
     """Run it, or go on with it; the tables to print, and how it ended."""
-    result = run_all(campaign, summary=bench_summary, line=task_line, say=say)
+    result = run_all(campaign, summary=bench_summary, line=task_line, say=say, cluster=cluster)
     tasks = result["tasks"]
     if json_file is not None:
         json_file.parent.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from .exits import Interruptible, exit_code, leave, line, obey_signals, open_sta
 from .housekeeping import clean, logs, site
 from .many import bench, compare
 from .options import MOST_SEED, mode_of, new_folder, parts_of, target_of
-from .printing import print_json, put, say, show, stdout
+from .printing import Shown, print_json, put, say, show, stdout
 from .serves import serve
 
 if TYPE_CHECKING:
@@ -392,11 +392,21 @@ def worker(
         False
     ),
     jobs: options.JobsOption = 1,
+    campaign: Annotated[
+        Literal["cuda", "cpu"] | None,
+        typer.Option(
+            "--campaign", help="DIR is the queue of a campaign with --cluster: take its tasks for this target."
+        ),
+    ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Build, judge, tune and profile for a machine that asks for it through a folder of files."""
-    from .workers import served
+    from .workers import served, served_campaign
 
+    if campaign is not None:
+        done = served_campaign(folder, target=campaign, jobs=jobs, say=say(as_json))
+        put(Shown(object={"done": done}, drawn=(f"{done} tasks done",)), as_json=as_json)
+        return
     visit = served(folder, cache=config.cache_dir(), jobs=jobs, watch=watch, say=say(as_json))
     if as_json:
         print_json({"answered": visit.answered, "faults": visit.faults, "left": visit.left})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from ..run.campaign import Campaign, run_campaign
 from ..run.optimize import require_parts
 from ..search.strategies import ASKING, MAY_ASK, STRATEGIES
 from .benches import BenchRequest, task_line
+from .clusters import HERE, ClusterChoice, dispatching
 from .printing import Shown
 
 JOURNAL = "run.db"
@@ -61,19 +63,23 @@ def entrants(text: str) -> tuple[Entrant, ...]:
 
 def run_strategies(
     campaign: Campaign, chosen: Sequence[Entrant], *, asked: BenchRequest, repeats: int, seed: int,
-    say: Callable[[str], None],
+    say: Callable[[str], None], cluster: ClusterChoice = HERE,
 ) -> int:  # fmt: skip
     """Each on each problem, those that ask a model `repeats` times, with a seed each; how many runs are pending.
     `campaign`: the problems and settings that all share, `out` the folder of them all."""
-    pending = 0
-    for entrant in chosen:
-        times = repeats if "--model" in entrant.flags(asked) else 1
-        for number in range(times):
-            settings = (*campaign.settings, *entrant.flags(asked), "--seed", str(seed + number))
-            one = replace(campaign, out=campaign.out / entrant.name / str(number + 1), settings=settings)
-            say(f"{entrant.name}, {number + 1} of {times}")
-            tasks = run_campaign(one, seen=lambda task: say(task_line(task)))
-            pending += sum(task.get("status") == "pending" for task in tasks)
+    with ExitStack() as open_engine:
+        run = run_campaign
+        if cluster.engine:
+            run = open_engine.enter_context(dispatching(cluster, campaign, say=say)).run
+        pending = 0
+        for entrant in chosen:
+            times = repeats if "--model" in entrant.flags(asked) else 1
+            for number in range(times):
+                settings = (*campaign.settings, *entrant.flags(asked), "--seed", str(seed + number))
+                one = replace(campaign, out=campaign.out / entrant.name / str(number + 1), settings=settings)
+                say(f"{entrant.name}, {number + 1} of {times}")
+                tasks = run(one, seen=lambda task: say(task_line(task)))
+                pending += sum(task.get("status") == "pending" for task in tasks)
     return pending
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -116,6 +117,34 @@ def hidden(names: Sequence[str]) -> tuple[str, ...]:
 def commit() -> str:
     """The commit of a copy that is no checkout, as its maker names it; "" where nobody did."""
     return os.environ.get("TILEWRIGHT_COMMIT", "")
+
+
+def cluster_python() -> str:
+    """The interpreter that Slurm and ssh start workers with: this one, or what TILEWRIGHT_CLUSTER_PYTHON says."""
+    return os.environ.get("TILEWRIGHT_CLUSTER_PYTHON") or sys.executable
+
+
+def node_name() -> str:
+    """What the host is called that this worker of a campaign serves, as its driver does; "" where nobody says."""
+    return os.environ.get("TILEWRIGHT_NODE", "")
+
+
+def visible_devices() -> tuple[str, ...]:
+    """The GPUs that CUDA_VISIBLE_DEVICES names; empty where it is not set."""
+    return tuple(part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if part.strip())
+
+
+def device_prices(text: str) -> tuple[tuple[str, float], ...]:
+    """`2.5` or `H100=2.5,H200=4` as parts of a device's name with the USD of an hour; "" takes what
+    TILEWRIGHT_DEVICE_PRICE says. UserError on anything else."""
+    found = []
+    for part in (text or os.environ.get("TILEWRIGHT_DEVICE_PRICE", "")).split(","):
+        if part.strip():
+            name, _, usd = part.strip().rpartition("=")
+            if not re.fullmatch(_NUMBER, usd):
+                raise UserError(f"--device-price {_short(part)}: no price; write 2.5, or H100=2.5,H200=4 (USD an hour)")
+            found.append((name.strip(), float(usd)))
+    return tuple(found)
 
 
 def key(names: tuple[str, ...]) -> str | None:

@@ -27,7 +27,8 @@ def discovered(where: str, wish: FolderRequest, many: Many, *, svg: Path | None,
     """Of one file (drawn into `svg`, if that is named), or of every file of a folder."""
     if is_one_problem(Path(where)):
         return _of_file(Path(where), wish, svg=svg, say=say)
-    found = run_all(campaign_of(where, wish, many, verb="discover"), summary=discoveries_summary, line=_line, say=say)
+    campaign = campaign_of(where, wish, many, verb="discover")
+    found = run_all(campaign, summary=discoveries_summary, line=_line, say=say, cluster=many.cluster)
     return Shown(object=found, drawn=(left_table(found["tasks"]), discoveries_table(found["tasks"])))
 
 

@@ -17,6 +17,7 @@ from ..facts.machine import Machine
 from ..facts.problem import Target
 from ..run.campaign import Campaign, problem_files, run_campaign
 from . import config
+from .clusters import HERE, ClusterChoice, dispatching, nodes_object
 from .deliver import commit, stamp
 from .options import FolderOptions, devices_of, numbers_of
 
@@ -41,6 +42,7 @@ class Many:
     only: tuple[int, ...] | None = None
     jobs: int = 1
     devices: tuple[str, ...] = ()
+    cluster: ClusterChoice = HERE
 
     def folder(self, where: str, verb: str, target: Target) -> Path:
         """Where results are kept."""
@@ -49,7 +51,10 @@ class Many:
 
 
 def many_of(given: FolderOptions, out: Path | None) -> Many:
-    return Many(out=out, only=numbers_of(given.only), jobs=given.jobs, devices=devices_of(given.devices))
+    return Many(
+        out=out, only=numbers_of(given.only), jobs=given.jobs, devices=devices_of(given.devices),
+        cluster=ClusterChoice.of(given.cluster, given.device_price),
+    )  # fmt: skip
 
 
 def is_one_problem(where: Path) -> bool:
@@ -68,9 +73,14 @@ def campaign_of(where: str, wish: FolderRequest, many: Many, *, verb: Literal["a
 
 def run_all(
     campaign: Campaign, *, summary: Callable[[Sequence[Task]], dict[str, Any]], line: Callable[[Task], str],
-    say: Callable[[str], None],
+    say: Callable[[str], None], cluster: ClusterChoice = HERE,
 ) -> dict[str, Any]:  # fmt: skip
     """Run a campaign, a `line` of progress for each task; what `--json` prints, with the tasks in it."""
+    if cluster.engine:
+        with dispatching(cluster, campaign, say=say) as dispatch:
+            tasks = dispatch.run(campaign, seen=lambda task: say(line(task)))
+        nodes = nodes_object(dispatch.progress(), cluster)
+        return tasks_object(tasks, summary(tasks), machine=None) | {"nodes": nodes}
     # Measured now, while nothing else runs.
     here = None if campaign.elsewhere else machine(campaign.target, cache_dir=config.cache_dir())
     tasks = run_campaign(campaign, seen=lambda task: say(line(task)))

@@ -40,13 +40,14 @@ def bench(
     settings += ["--no-algebra"] if no_algebra else []
     search = search.of(strategy)
     asked = BenchRequest.of(search, strategy=strategy, without=parts_of(without))
+    many = many_of(shared, judging.out)
     campaign = campaign_of(
-        folder, many_of(shared, judging.out), target=target_of(judging.target, search.evaluator),
+        folder, many, target=target_of(judging.target, search.evaluator),
         budget=search.budget, settings=settings, asked=asked,
     )  # fmt: skip
     require_asked(asked)
     with Interruptible(campaign.out, again=f"the same command continues from {campaign.out}"):
-        tables, ended = bench_folder(campaign, json_file=json_file, say=say(False))
+        tables, ended = bench_folder(campaign, json_file=json_file, say=say(False), cluster=many.cluster)
     for table in tables:
         stdout.print(table)
     if ended.pending:
@@ -89,8 +90,9 @@ def compare(
             raise UserError(f"--strategies: give one problem or one folder of them, not {len(where)}")
         search = search.of(*(one.strategy for one in chosen))
         asked = BenchRequest.of(search)
+        many = many_of(folder, judging.out or new_folder("compare"))
         campaign = campaign_of(
-            where[0], many_of(folder, judging.out or new_folder("compare")), budget=search.budget,
+            where[0], many, budget=search.budget,
             target=target_of(judging.target, search.evaluator), settings=[*judging.settings, "--no-sanitize"],
             usual_s=usual_budget_s(search.model is not None),
             asked=replace(asked, model=None, base_url="", effort=None, evaluator=""),  # each has flags of its own
@@ -101,7 +103,13 @@ def compare(
         again = f"the same command with --out {campaign.out} goes on"
         with Interruptible(campaign.out, again=again):
             pending = run_strategies(
-                campaign, chosen, asked=asked, repeats=repeats, seed=judging.seed, say=say(as_json)
+                campaign,
+                chosen,
+                asked=asked,
+                repeats=repeats,
+                seed=judging.seed,
+                say=say(as_json),
+                cluster=many.cluster,
             )
         if pending:
             raise typer.Exit(line(f"pending: {pending} runs; {again}", 75))

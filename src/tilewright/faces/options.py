@@ -210,6 +210,20 @@ class FolderOptions:
     devices: Annotated[
         str | None, typer.Option("--devices", help="GPUs to spread a folder over, e.g. 0,1,2,3; default: one.")
     ] = None
+    cluster: Annotated[
+        str,
+        typer.Option(
+            "--cluster", metavar="ray://HOST|ray|local|slurm:PARTITION[:JOBS]|ssh:HOST,...", show_default=False,
+            help="Who does the problems of a folder; default: processes of this machine.",
+        ),
+    ] = ""  # fmt: skip
+    device_price: Annotated[
+        str,
+        typer.Option(
+            "--device-price", metavar="USD|NAME=USD,...", show_default=False,
+            help="With --cluster: what an hour of a device costs, e.g. 2.5, or H100=2.5,H200=4.",
+        ),
+    ] = ""  # fmt: skip
 
 
 QUIET = inspect.Parameter(

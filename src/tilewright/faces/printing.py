@@ -27,7 +27,7 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-_stderr = _Console(stderr=True, highlight=False, soft_wrap=True)
+stderr = _Console(stderr=True, highlight=False, soft_wrap=True)
 stdout = _Console(highlight=False)
 
 
@@ -55,7 +55,7 @@ def say(as_json: bool) -> Callable[[str], None]:
 def _progress(text: str) -> None:
     began = f"{time.monotonic() - _began_s[0]:8.1f} s" if verbose() else ""
     with suppress(OSError, ValueError):  # ValueError: it is closed
-        _stderr.print(f"{began}  {text}", style="dim", markup=False)
+        stderr.print(f"{began}  {text}", style="dim", markup=False)
 
 
 def print_text(*lines: str) -> None:

@@ -45,11 +45,14 @@ class SickDevice(HarnessError):
 class TooBusy(HarnessError):
     """Others had the processors while something was measured: it says nothing, for a candidate or against it.
     `lasts`: what was measured then will be asked again, or calm was waited for in vain: to try again is no use.
-    `folder`: of the run, where its caller was not given it otherwise; `way_on`: how it goes on."""
+    `folder`: of the run, where its caller was not given it otherwise; `way_on`: how it goes on. SAID begins the
+    message."""
+
+    SAID = "too busy to judge: "
 
     def __init__(self, told: str, *, lasts: bool = False, folder: Path | None = None, way_on: str = "") -> None:
         super().__init__(
-            f"too busy to judge: {told}; nothing was accepted and nobody accused. Have it judged where nothing else "
+            f"{self.SAID}{told}; nothing was accepted and nobody accused. Have it judged where nothing else "
             f"runs, or with fewer threads (OMP_NUM_THREADS){way_on and f'; then {way_on}'}"
         )
         self.told, self.lasts, self.folder = told, lasts, folder

@@ -31,6 +31,7 @@ _LAST_LINES, _LAST_CHARACTERS = 6, 600  # of what a crashed one printed
 _OF_THE_MACHINE = ("the disk is full", "the machine", "internal: the machine")  # as the last line begins
 _NOT_WRITTEN = ("can't be written", "permission denied", "can't keep the measured rates")
 Whose = Literal["machine", "project", "problem", "candidate"]
+Verb = Literal["optimize", "audit", "discover"]
 
 Task = dict[str, Any]  # one object as `optimize --json` prints it: foreign bytes, read back from a child process
 
@@ -47,7 +48,7 @@ class Campaign:
     jobs: int  # tasks at once on each device; they take turns to measure
     devices: tuple[str, ...]  # values of CUDA_VISIBLE_DEVICES to spread over; empty: this process's own
     stamp: str  # what made the results (version and commit); those of another stamp, or settings, are made anew
-    verb: Literal["optimize", "audit", "discover"] = "optimize"
+    verb: Verb = "optimize"
     budget: str = ""  # as `--budget` takes it, where it is not time alone
     wait: bool = True  # for a model and another machine; else a task is left pending, and goes on at the next call
 
@@ -112,19 +113,19 @@ def _in_turns(campaign: Campaign, seen: Callable[[Task], None], *, kept: bool) -
     lacking = Event()  # set where a task says what the machine lacks: the others would say the same
 
     def one(file: Path) -> Task:
-        task = _kept(campaign, file) if kept else None
+        task = kept_task(campaign, file) if kept else None
         if lacking.is_set():
             return {}
         if task is None:
             place = free.get()
             try:
-                task = _run(campaign, file, place) | campaign.made_by | {"stamp": campaign.stamp, "file": file.name}
+                task = run_task(campaign, file, place) | campaign.made_by | {"stamp": campaign.stamp, "file": file.name}
             except Lack:
                 lacking.set()
                 raise
             finally:
                 free.put(place)
-            _keep(campaign.out / f"{file.stem}.json", task)
+            keep_task(campaign.out / f"{file.stem}.json", task)
         seen(task)
         return task
 
@@ -150,7 +151,8 @@ def _broke(task: Task) -> bool:
     return isinstance(verdict, dict) and verdict.get("reason") in (_CRASHED, _HUNG)
 
 
-def _kept(campaign: Campaign, file: Path) -> Task | None:
+def kept_task(campaign: Campaign, file: Path) -> Task | None:
+    """What is kept of the file's task; None where nothing is that counts for this campaign."""
     try:
         task: Task = json.loads((campaign.out / f"{file.stem}.json").read_text())
     except (OSError, ValueError):
@@ -159,13 +161,16 @@ def _kept(campaign: Campaign, file: Path) -> Task | None:
     return None if goes_on or not task.items() >= campaign.made_by.items() else task
 
 
-def _keep(path: Path, task: Task) -> None:
+def keep_task(path: Path, task: Task) -> None:
+    """Write the task's file, whole or not at all."""
     part = path.with_suffix(".part")
     part.write_text(json.dumps(task, indent=1))
     part.replace(path)
 
 
-def _run(campaign: Campaign, file: Path, place: Mapping[str, str]) -> Task:
+def run_task(campaign: Campaign, file: Path, place: Mapping[str, str]) -> Task:
+    """Run one problem's command in a process of its own with the environment `place` besides; a task comes back
+    whatever becomes of it. Raises Lack, and KeyboardInterrupt where this process is about to end."""
     limit_s: float | None = campaign.budget_s + _SPARE_S
     if campaign.verb == "optimize":
         command = _optimize(campaign, file)
@@ -202,7 +207,7 @@ def _child(command: Sequence[str], file: Path, place: Mapping[str, str], *, limi
         with offspring(command, polite=True, env=os.environ | place, **given) as process:
             stdout, stderr = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
-        return _failed(file, _HUNG, f"no result after {limit_s:.0f} s", whose="project")
+        return failed_task(file, _HUNG, f"no result after {limit_s:.0f} s", whose="project")
     except HarnessError:
         raise KeyboardInterrupt from None
     if ending():
@@ -221,7 +226,7 @@ def _child(command: Sequence[str], file: Path, place: Mapping[str, str], *, limi
     if last.startswith(Lack.SAID):
         raise Lack(last)
     said = " ".join(" ".join(lines[-_LAST_LINES:]).split())[-_LAST_CHARACTERS:] or "no output"
-    return _failed(file, _CRASHED, f"exit {process.returncode}: {said}", whose=_whose(process.returncode, lines))
+    return failed_task(file, _CRASHED, f"exit {process.returncode}: {said}", whose=_whose(process.returncode, lines))
 
 
 def _whose(code: int, lines: Sequence[str]) -> Whose:
@@ -232,7 +237,8 @@ def _whose(code: int, lines: Sequence[str]) -> Whose:
     return "problem" if code == _USER else "project"
 
 
-def _failed(file: Path, reason: str, summary: str, *, whose: Whose) -> Task:
+def failed_task(file: Path, reason: str, summary: str, *, whose: Whose) -> Task:
+    """The task of a problem for which there is no result, and whose fault that is."""
     return _without_result(file, "failed", {"stage": "run", "reason": reason, "summary": summary}) | {"whose": whose}
 
 

@@ -53,9 +53,9 @@ class Bundle:
     def post(self, order: Order) -> bool:
         """See to it that the order lies there whole; whether it did not before."""
         place = self._orders / f"{name_of(order)}.order"
-        if _whole(place) is not None:
+        if whole(place) is not None:
             return False
-        _write(place, codec.dumps(order))
+        write_whole(place, codec.dumps(order))
         return True
 
     def place_of_answer(self, order: Order) -> Path:
@@ -80,7 +80,7 @@ class Bundle:
         found: list[Order] = []
         for file in _files(self._orders, "order"):
             try:
-                if _whole(self._answers / f"{file.stem}.answer") is not None:  # not read: there may be thousands
+                if whole(self._answers / f"{file.stem}.answer") is not None:  # not read: there may be thousands
                     continue
                 order = _read(file, Order)
             except UserError as error:
@@ -109,7 +109,7 @@ class Bundle:
 
     def reply(self, order: Order, answer: Answer) -> None:
         """Put the answer there."""
-        _write(self.place_of_answer(order), codec.dumps(answer))
+        write_whole(self.place_of_answer(order), codec.dumps(answer))
 
     @contextmanager
     def claimed(self, work: str) -> Iterator[bool]:
@@ -129,7 +129,7 @@ def _files(folder: Path, kind: str) -> list[Path]:
     return sorted(folder.glob(f"*.{kind}"))
 
 
-def _write(path: Path, body: str) -> None:
+def write_whole(path: Path, body: str) -> None:
     """Replace the file by a whole one, durably."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = body.encode()
@@ -151,7 +151,7 @@ def _digest(path: Path, text: bytes) -> str:
     return hashlib.sha256(path.name.encode() + b"\n" + text).hexdigest()
 
 
-def _whole(path: Path) -> tuple[str, bytes] | None:
+def whole(path: Path) -> tuple[str, bytes] | None:
     """The version that wrote the file, and what it holds; None where it is not there, or not whole."""
     try:
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
@@ -172,7 +172,7 @@ def _whole(path: Path) -> tuple[str, bytes] | None:
 
 def _read(path: Path, kind: type[T]) -> T | None:
     """None where it is not there, or not whole."""
-    found = _whole(path)
+    found = whole(path)
     if found is None:
         return None
     version, body = found

@@ -27,10 +27,21 @@ _NOTHING: Callable[[str], None] = lambda line: None  # noqa: E731
 _said: set[str] = set()  # of what is told once a process
 
 
-def lease_path(device: str) -> Path:
+def lease_path(device: str, *, visible: str | None = None) -> Path:
     """The lock file of a device ("cpu", "cuda:0"): the same for every process on this machine, whoever runs it,
-    whatever it sees of the other GPUs and wherever it puts temporary files."""
-    return (*places(), own_folder())[0] / f"tilewright-{_name(device)}.lease"
+    whatever it sees of the other GPUs and wherever it puts temporary files. `visible`: of a process that sees these
+    GPUs (a value of CUDA_VISIBLE_DEVICES); None: of this one."""
+    return (*places(), own_folder())[0] / f"tilewright-{_name(device, visible)}.lease"
+
+
+def only_worker(device: str, *, visible: str | None = None) -> int | None:
+    """A descriptor that makes this process the one worker of campaigns on the device, for as long as it is open; None
+    where another process is. It is no lease: the worker's tasks take that to measure."""
+    descriptor = opened(lease_path(device, visible=visible).with_suffix(".worker"))
+    if _locked(descriptor):
+        return descriptor
+    os.close(descriptor)
+    return None
 
 
 def quarantine_path(device: str) -> Path:
@@ -38,14 +49,21 @@ def quarantine_path(device: str) -> Path:
     return lease_path(device).with_suffix(f".sick-{os.getuid()}")
 
 
-def _name(device: str) -> str:
+def _name(device: str, seen: str | None = None) -> str:
     kind, _, number = device.partition(":")
     if kind != "cuda":
         return device.replace(":", "-")
-    visible = [v.strip() for v in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
+    visible = [v.strip() for v in (seen_here() if seen is None else seen).split(",")]
     index = int(number or 0)
     one = visible[index] if index < len(visible) and visible[index] else str(index)
     return f"cuda-{one.replace('/', '-')}"
+
+
+def seen_here() -> str:
+    """The GPUs of this process as the machine numbers them: within a job, Slurm may have renumbered what
+    CUDA_VISIBLE_DEVICES says."""
+    visible, job = os.environ.get("CUDA_VISIBLE_DEVICES", ""), os.environ.get("SLURM_JOB_GPUS", "")
+    return job if job and job.count(",") == visible.count(",") else visible
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""Campaigns on a simulated cluster of Ray, parts of which are killed."""

@@ -1,0 +1,29 @@
+"""Ray's side of a campaign with seats that sleep for the seconds of their order's budget and measure nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fakes.engines import seat
+from tilewright.facts.problem import Target
+from tilewright.run.campaign import Campaign
+from tilewright.run.cluster import ray_nodes
+
+
+def sleeps(campaign: Campaign, file: Path, place: Mapping[str, str]) -> dict[str, Any]:
+    time.sleep(campaign.budget_s)
+    return {"problem": file.stem, "status": "improved", "machine": {"key": "m"}}
+
+
+class SleepingActor(ray_nodes.SeatActor):
+    def __init__(self, name: str, target: Target) -> None:
+        super().__init__(name, target)
+        self._seat.calibrate, self._seat.work = seat().calibrate, sleeps
+
+
+def main() -> int:
+    ray_nodes.SeatActor = SleepingActor  # type: ignore[misc]
+    return ray_nodes.main()
