@@ -18,6 +18,7 @@ from .realised import Known
 from .segment import Segment
 from .space import Point
 
+EDITION = 2  # of the rules by which strategies make their moves; a journal is replayed by those of its own
 AGENT = "agent"  # the strategy of a run whose moves a coding agent makes
 GIVEN = "given"  # that of a run which judges one candidate
 
@@ -94,6 +95,8 @@ class Request:
     without: tuple[str, ...] = ()  # parts of the strategy that are switched off, to see what each is worth
     algebra: bool = True  # whether the amount of work may be changed (see frontend.rewrite.algebra)
     racecheck: bool = False  # where the winner goes under compute-sanitizer: under its racecheck, too
+    tools: bool = False  # a model may call tools between two submissions
+    lessons: bool = True  # what earlier runs have learnt stands in the prompts
 
 
 def patterns_by_id(matched: Sequence[Matched]) -> dict[str, Pattern]:
@@ -137,6 +140,10 @@ class SearchContext:
     libraries: Recipe = ()  # parts of the main case for which there is a library call
     inductor: tuple[Point, ...] = ()  # in which torch.compile may run what is left to torch, the likeliest first
     refusals: tuple[str, ...] = ()  # why libraries realise nothing of the main case, a sentence each
+    edition: int = 1  # of the strategies' rules: EDITION of the version that wrote this
+    hardware: tuple[str, ...] = ()  # of the processor, what whoever writes kernels needs: instruction sets, caches
+    tools: tuple[str, ...] = ()  # that a model may call between two submissions; () where it may call none
+    lessons: tuple[str, ...] = ()  # of earlier runs on such work, on this device with this toolchain, with effects
     opened_s: float = 0.0  # of the budget, that it took to learn this; 0.0: not counted, and nothing is judged early
 
     @property

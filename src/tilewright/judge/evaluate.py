@@ -18,7 +18,7 @@ from ..edges.toolchain.tripwires import tripwires
 from ..facts.candidate import Candidate
 from ..facts.errors import SickDevice
 from ..facts.machine import Machine
-from ..facts.outcome import Captured, Failure, Inspected, Sanitized, Timed, Tuned
+from ..facts.outcome import Captured, Failure, Inspected, Interleaved, Sanitized, Timed, Tuned
 from ..facts.problem import Problem
 from ..facts.profile import Question
 from ..facts.run import CaseFacts
@@ -29,6 +29,7 @@ from .check import hidden
 from .check.check import RefusedByCheck
 from .client import CellFault
 from .discover import LookedInto
+from .interleave_case import interleaved
 from .judgement import Hoarding, Judging
 from .memory.sizes import available_bytes
 from .opened import JudgeOptions as JudgeOptions
@@ -86,6 +87,12 @@ class Judge:
         """Check and time all points of one pattern in one cell, on the first case. A point at which the cell dies is
         recorded, and the others go on in a new one. `compiled`: as in `evaluate`."""
         return tuned(self.opened, candidate, pattern, points, compiled=compiled)
+
+    def interleave(self, candidates: Sequence[Candidate]) -> Interleaved:
+        """Candidates timed in turns on the first case, at most MOST_VARIANTS; the first is what the others are held
+        against."""
+        with self.opened.harness_fault():
+            return interleaved(self.opened, candidates)
 
     def inspect(self, candidate: Candidate | None, question: Question = "auto") -> Inspected | Failure:
         """Profile a call of the first case: of a candidate that was judged, in a fresh cell and under ncu, or of the

@@ -9,7 +9,21 @@ from typing import TYPE_CHECKING, Self
 from ..facts.candidate import Candidate
 from ..facts.errors import UserError
 from ..facts.machine import Machine
-from ..facts.move import Capture, Compose, Enter, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
+from ..facts.move import (
+    CallTool,
+    Capture,
+    Compose,
+    Enter,
+    Inspect,
+    Interleave,
+    Move,
+    Outcome,
+    Sanitize,
+    Try,
+    Tune,
+    Verify,
+    Within,
+)
 from ..facts.outcome import Station
 from ..facts.pattern import Choice, Recipe
 from ..facts.run import GIVEN, Request, SearchContext
@@ -138,6 +152,8 @@ class Evaluator:
                 ours = what if isinstance(what, Candidate) else composed(context, what)
                 choices = () if isinstance(what, Candidate) else what
                 return self.judge.capture(ours, compiled=compiled(ours, choices))
+            case Interleave(candidates=candidates):
+                return self.judge.interleave(candidates)
             case Verify():
                 return _verified(self, context, move.what)
             case Tune():
