@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..edges.gpu.hardware import hardware
 from ..edges.toolchain import languages, versions
 from ..facts.candidate import Candidate, SourceFile
 from ..facts.document import Document
 from ..facts.pattern import Choice, Pattern, Recipe, subproblem_of, subproblems_written
 from ..facts.realised import Known
-from ..facts.run import AGENT, GIVEN, CaseFacts, Matched, Request, SearchContext, patterns_by_id
+from ..facts.run import AGENT, EDITION, GIVEN, CaseFacts, Matched, Request, SearchContext, patterns_by_id
 from ..realise.compose import compose
 from ..realise.digests import skeleton_digests
 from ..realise.written.near import skeletons_near
@@ -84,7 +85,7 @@ class Learning:
             languages=languages(self._problem.target), hinted=(*hinted, *near),
             model=request.model.name if request.model else "", limits=request.limits,
             start=self._start(matched, remembered) if request.model else None, near=self._near(),
-            without=request.without, rewritten=rewritten, parts=looked.discovery.parts if looked else (),
+            without=request.without, edition=EDITION, hardware=hardware(device), rewritten=rewritten, parts=looked.discovery.parts if looked else (),
             spreads=looked.spreads if looked else (), known=realised,
             libraries=called if looked or request.strategy != "fact" else (),
             inductor=inductor_points(request, cases[0].graph), refusals=refusals,

@@ -223,6 +223,8 @@ def task_of(context: SearchContext) -> dict[str, Any]:
         "bandwidth": f"{machine.copy_bytes_per_s / 1e9:.4g} GB/s",
         "matmul": [(dtype, f"{rate / 1e12:.4g} Tflop/s") for dtype, rate in machine.matmul_flops_per_s],
         "floor": microseconds(machine.floor_ns(main.work)),
+        "hardware": context.hardware,
+        "lessons_of_before": context.lessons,
     }  # fmt: skip
 
 
