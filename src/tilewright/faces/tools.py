@@ -126,7 +126,7 @@ class Tools:
         patterns = [(m.case, p, points.get(p.id)) for m in context.matched for p in m.patterns]
         near = [f.path for f in context.near]
         return render(
-            "skeletons", patterns=patterns, unmatched=context.matched, any=bool(recipe), near=near, **shown(made)
+            "skeletons", patterns=patterns, unmatched=context.matched, any=bool(recipe), near=near, **shown(made, whole=True)
         )
 
     async def attempts(self, run: str = "") -> Told:
@@ -144,7 +144,7 @@ class Tools:
         event = session.attempt(number)
         told = attempt_object(session.context, event, number=number)
         if source:
-            seen = shown(_candidate(session, event))
+            seen = shown(_candidate(session, event), whole=True)
             told |= {"files": {f.path: f.text for f in seen["files"]}, "unchanged": seen["hidden"]}
         return told
 

@@ -18,7 +18,7 @@ from .check.check import RefusedByCheck
 from .check.plan import secret
 from .client import Cell, CellFault
 from .discover import LookedInto, looked_into
-from .inspect import of_the_cpu, seen, summed
+from .inspect import evaluations, of_the_cpu, seen, summed
 from .memories import Case
 from .memory.sizes import check_memory_sizes
 from .opened import OpenProblem
@@ -60,7 +60,7 @@ def _told(opened: OpenProblem, found: wire.Profiled, candidate: Candidate | None
     target, case = opened.problem.target, opened.cases[0]
     launches = Launches(count=found.launches, cost_ns=found.launch_ns) if found.launches else None
     told = summed(found.spent, target=target, launches=launches)
-    call = ProfiledCall(opened.machine, case.described.work, max(told.ns, 1.0))
+    call = ProfiledCall(opened.machine, case.described.work, max(told.ns, 1.0), special=evaluations(case.facts.graph))
     if target == "cpu":
         return of_the_cpu(told, call)
     why = lack(case.described)

@@ -140,7 +140,9 @@ class Learning:
         request = self._request
         if request.model is None and request.strategy != AGENT:
             return ()
-        return skeletons_near(category(self._opened.cases[0].graph), self._problem.target)
+        graph = self._opened.cases[0].graph
+        ops = {node.op for node in graph.nodes} if graph is not None else set()
+        return skeletons_near(category(graph), self._problem.target, ops)
 
     def _start(self, matched: tuple[Matched, ...], remembered: Recipe) -> Candidate | None:
         """Every pattern realised, at the point that won before or the likeliest one; None where nothing matched."""

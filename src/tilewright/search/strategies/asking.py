@@ -13,6 +13,7 @@ from ...facts.move import Ask, Event, Move, Try
 from ...facts.outcome import Failure, Timed
 from ...facts.problem import TensorSpec
 from ...facts.run import SearchContext
+from .abridged import abridged
 from .category import category
 from .composing import Composing
 from .edits import Edited, edited
@@ -196,10 +197,12 @@ def _line(text: str, name: str) -> str:
     return found[1][:300] if found else ""
 
 
-def shown(candidate: Candidate) -> dict[str, Any]:
-    """Its files as prompts show them, and the names of those that they do not."""
+def shown(candidate: Candidate, *, whole: bool = False) -> dict[str, Any]:
+    """Its files as prompts show them, or `whole`, and the names of those that they do not."""
     hidden = [f.path for f in candidate.files if f.path.startswith(_HIDDEN)]
-    return {"files": [f for f in candidate.files if f.path not in hidden], "hidden": hidden}
+    own = [f for f in candidate.files if f.path not in hidden]
+    files = own if whole else [replace(f, text=abridged(f.text)) for f in own]
+    return {"files": files, "hidden": hidden}
 
 
 def task_of(context: SearchContext) -> dict[str, Any]:

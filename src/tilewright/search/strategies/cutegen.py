@@ -18,7 +18,9 @@ from .turning import of_the_library, of_the_text
 
 MOST_TURNS_OF_KNOBS = 8  # a judgement each
 # What reading or writing where it must not looks like, in a reason or in what a driver says.
-_OF_MEMORY = re.compile(r"crashed|broke_the_cell|illegal memory|misaligned address|CUDA error|SIGSEGV|SIGBUS")
+_OF_MEMORY = re.compile(
+    r"crashed|broke_the_cell|illegal memory|misaligned address|CUDA error|SIGSEGV|SIGBUS|elements are NaN"
+)
 _TUNING_SHARE = 0.2  # of the budget: no further pattern is tuned after it
 
 
