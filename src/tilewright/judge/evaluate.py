@@ -18,12 +18,12 @@ from ..edges.toolchain.tripwires import tripwires
 from ..facts.candidate import Candidate
 from ..facts.errors import SickDevice
 from ..facts.machine import Machine
-from ..facts.outcome import Captured, Failure, Inspected, Interleaved, Sanitized, Timed, Tuned
+from ..facts.outcome import Captured, Checked, Failure, Inspected, Interleaved, Sanitized, Timed, Tuned
 from ..facts.problem import Problem
 from ..facts.profile import Question
 from ..facts.run import CaseFacts
 from ..facts.space import Point
-from . import tools
+from . import looking, tools
 from .build.build import build, failure
 from .check import hidden
 from .check.check import RefusedByCheck
@@ -32,6 +32,7 @@ from .discover import LookedInto
 from .interleave_case import interleaved
 from .judgement import Hoarding, Judging
 from .memory.sizes import available_bytes
+from .objects import CodeSeen
 from .opened import JudgeOptions as JudgeOptions
 from .opened import OpenProblem
 from .patience import Patience, when_calm
@@ -93,6 +94,19 @@ class Judge:
         against."""
         with self.opened.harness_fault():
             return interleaved(self.opened, candidates)
+
+    def run_small(self, candidate: Candidate) -> Checked | Failure:
+        """Whether it is right on the smallest case, at one draw of its own inputs."""
+        return looking.right_where_smallest(self.opened, candidate)
+
+    def returned(self, candidate: Candidate, at: str) -> str | Failure:
+        """What it gives on the smallest case, in words; see `looking.in_words`."""
+        return looking.returned(self.opened, candidate, at)
+
+    def compiled(self, candidate: Candidate) -> CodeSeen | Failure:
+        """What the compiler said of it, and its machine code."""
+        with self.opened.harness_fault():
+            return looking.compiled(self.opened, candidate)
 
     def inspect(self, candidate: Candidate | None, question: Question = "auto") -> Inspected | Failure:
         """Profile a call of the first case: of a candidate that was judged, in a fresh cell and under ncu, or of the

@@ -38,6 +38,7 @@ from .opened import OpenedJudge
 from .places import Places, Say
 from .realisations import vouched
 from .subproblems import Subproblems
+from .tool_calls import answered
 
 if TYPE_CHECKING:
     from ..judge.evaluate import Judge
@@ -152,6 +153,8 @@ class Evaluator:
                 ours = what if isinstance(what, Candidate) else composed(context, what)
                 choices = () if isinstance(what, Candidate) else what
                 return self.judge.capture(ours, compiled=compiled(ours, choices))
+            case CallTool():
+                return answered(lambda: self.judge, context, move, realised=self.places.realised)
             case Interleave(candidates=candidates):
                 return self.judge.interleave(candidates)
             case Verify():
