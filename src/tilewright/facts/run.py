@@ -19,7 +19,7 @@ from .segment import Segment
 from .space import Point
 
 EDITION = 2  # of the rules by which strategies make their moves; a journal is replayed by those of its own
-AGENT = "agent"  # the strategy of a run whose moves a coding agent makes
+AGENT = "agent"  # the strategy of a run whose moves an agent makes: a model, or a coding agent from outside
 GIVEN = "given"  # that of a run which judges one candidate
 
 
@@ -96,7 +96,11 @@ class Request:
     algebra: bool = True  # whether the amount of work may be changed (see frontend.rewrite.algebra)
     racecheck: bool = False  # where the winner goes under compute-sanitizer: under its racecheck, too
     tools: bool = False  # a model may call tools between two submissions
-    lessons: bool = True  # what earlier runs have learnt stands in the prompts
+
+    @property
+    def from_outside(self) -> bool:
+        """Whether a coding agent makes the moves, through MCP: with a model named, strategy "agent" is a model's own."""
+        return self.strategy == AGENT and self.model is None
 
 
 def patterns_by_id(matched: Sequence[Matched]) -> dict[str, Pattern]:
@@ -145,6 +149,11 @@ class SearchContext:
     tools: tuple[str, ...] = ()  # that a model may call between two submissions; () where it may call none
     lessons: tuple[str, ...] = ()  # of earlier runs on such work, on this device with this toolchain, with effects
     opened_s: float = 0.0  # of the budget, that it took to learn this; 0.0: not counted, and nothing is judged early
+
+    @property
+    def from_outside(self) -> bool:
+        """As of the Request."""
+        return self.strategy == AGENT and not self.model
 
     @property
     def with_algebra(self) -> SearchContext:

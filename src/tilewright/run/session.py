@@ -213,7 +213,7 @@ def _request(problem: Problem, terms: Terms) -> Request:
 
 def _require_same(request: Request, problem: Problem, places: Places) -> None:
     """That the folder holds no other run than this problem's, made by an agent."""
-    if request.strategy != AGENT:
+    if not request.from_outside:
         raise UserError(f"{places.out}: holds a run of strategy {request.strategy!r}; choose another folder")
     if request.problem.digest != problem.digest:
         raise UserError(

@@ -46,7 +46,9 @@ class CutegenPlan:
     decides: bool = True
 
 
-PARTS = ("library", "tuning")  # what can be switched off: what the library makes of the module; its tuning alone
+# What can be switched off: what the library makes of the module; its tuning alone; tools, where they were asked for;
+# what earlier runs have learnt.
+PARTS = ("library", "tuning", "tools", "lessons")
 
 # Journals of the first edition replay by the rules of then.
 OURS = CutegenPlan(steps=60, fixes=5, rounds=1, keep_best=True, evidence_from=None, enough_of_floor=0.95)
@@ -84,7 +86,7 @@ def _loop(context: SearchContext, plan: CutegenPlan) -> Steps[None]:
     best: Passed | None = None
     why = ""
     for _ in range(plan.rounds):
-        loop = _Round(author, plan)
+        loop = KernelRound(author, plan)
         why = yield from loop.run()
         if plan.decides:
             yield from loop.settle_at_last()
@@ -195,11 +197,12 @@ class _Kernel:
             self.best = yield from fastest_in_turns(self.author, self.accepted)
 
 
-class _Round(_Kernel):
+class KernelRound(_Kernel):
     """The kernel's way, step by step."""
 
     def __init__(self, author: Author, plan: CutegenPlan) -> None:
         super().__init__(author, plan)
+        self.judged: dict[str, Passed | Failure] = {}  # of the last reply, by the candidate's id
         self.profiles: dict[str, list[str]] = {}  # what was seen of a candidate, by its id; of the module by ""
 
     def run(self) -> Steps[str]:
@@ -273,8 +276,28 @@ class _Round(_Kernel):
                 measured=measured(base.timed), evidence=seen, near=self._near(),
                 lost=self.lost if self.plan.remembers else "", **shown(base.candidate),
             )  # fmt: skip
+        written = yield from self.fastest_of(step, written, base)
         passed = yield from self._passed(step, written)
         yield from self.settle(written, base, passed)
+
+    def fastest_of(self, step: int, written: WrittenReply, base: Passed | None) -> Steps[WrittenReply]:
+        """Of several candidates in a reply, which are judged together, the fastest; the first where the judge takes
+        none. What it has judged here it is not asked again."""
+        if not written.others:
+            return written
+        new = {w.candidate.id: w for w in (written, *written.others) if w.candidate and w.candidate.id not in self.seen}
+        tries = [(w.candidate, f"step {step}: {w.idea}") for w in new.values() if w.candidate is not None]
+        outcomes = yield from self.author.all_tried(tries)
+        self.judged = {c.id: outcome for (c, _), outcome in zip(tries, outcomes, strict=False)}
+        passed = {id: o for id, o in self.judged.items() if isinstance(o, Passed)}
+        chosen = min(passed, key=lambda id: passed[id].ns, default=next(iter(self.judged), ""))
+        for id, outcome in self.judged.items():
+            self.seen.add(id)
+            if id != chosen:
+                told = microseconds(outcome.ns) if isinstance(outcome, Passed) else f"refused: {outcome.reason}: {outcome.summary}"
+                self.ledger.append(f"{new[id].idea}: {told}, beside {new[chosen].idea}")
+        self.seen.discard(chosen)
+        return new.get(chosen, written)
 
     def _passed(self, step: int, written: WrittenReply) -> Steps[Passed | str]:
         """What comes of a reply, mended where the judge refuses it; a text says why nothing did."""
@@ -287,7 +310,9 @@ class _Round(_Kernel):
             if candidate.id in self.seen:
                 return "was tried before, letter for letter"
             self.seen.add(candidate.id)
-            outcome = yield from self.author.tried(candidate, f"step {step}: {written.idea}")
+            outcome = self.judged.pop(candidate.id, None) or (
+                yield from self.author.tried(candidate, f"step {step}: {written.idea}")
+            )
             if isinstance(outcome, Passed):
                 return outcome
             told = f"refused at {outcome.stage}: {outcome.reason}: {outcome.summary}"

@@ -18,6 +18,7 @@ from .asking import Author, Passed, WrittenReply, read, shown
 from .comparing import apart, compared
 from .lessons import Lessons, read_review
 from .telling import evidence, measured, microseconds, profile_lines, refusal
+from .tooling import continued
 from .tuning import Steps
 from .verdicts import read_risk
 
@@ -34,6 +35,8 @@ PARTS = (
     "verdicts",  # a model says of each kernel how likely it is to fail, and the least likely are judged
     "profile",  # a profile of the fastest, which a model condenses to three recommendations
     "summary",  # a model condenses what was tried, from generation to generation
+    "tools",  # where they were asked for: a model may call tools before it replies
+    "lessons",  # what earlier runs on such work have learnt stands in the prompts
 )
 TEMPERATURES = (0.3, 0.7, 1.0)
 EFFORTS: tuple[Effort, ...] = ("low", "medium", "high")
@@ -200,10 +203,10 @@ class _Drafting(_Population):
             replies = yield from self.author.replies([*asks, *review])
             if review:
                 self.lessons.settle(read_review(replies[-1].text), lines=known)
-            found += [
-                _Proposal(draft=d, written=read(reply, d.base), why=why)
-                for d, reply, why in zip(drafts, replies, whys, strict=False)
-            ]
+            for draft, reply, why in zip(drafts, replies, whys, strict=False):
+                said, _ = yield from continued(self.author, draft.messages, reply, why=why, base=draft.base)
+                first = read(said, draft.base)
+                found += [_Proposal(draft=draft, written=w, why=why) for w in (first, *first.others)]
         return found
 
     def _sampling(self) -> Sampling:
