@@ -7,7 +7,7 @@ from ...facts.move import Event, Move
 from ...facts.run import SearchContext
 from .catalog import PARTS as CATALOG_PARTS
 from .catalog import catalog
-from .conversing import agent
+from .conversing import converse
 from .cutegen import PARTS as CUTEGEN_PARTS
 from .cutegen import cutegen, cutegen_paper
 from .evolve import PARTS as EVOLVE_PARTS
@@ -24,7 +24,7 @@ STRATEGIES: MappingProxyType[str, Callable[[SearchContext], Moves]] = MappingPro
     {
         "catalog": catalog, "fact": fact, "oneshot": oneshot, "best_of_n": best_of_n, "cutegen": cutegen,
         "cutegen_paper": cutegen_paper, "evolve": evolve, "evolve_paper": evolve_paper,
-        "agent": agent,
+        "agent": converse,
     }
 )  # fmt: skip
 PARTS: MappingProxyType[str, tuple[str, ...]] = MappingProxyType(

@@ -16,14 +16,14 @@ from .telling import evidence, measured, refusal
 from .tooling import Dialogue, replied
 from .tuning import Steps
 
-__all__ = ["PARTS", "agent"]
+__all__ = ["PARTS", "converse"]
 
 _STOP = re.compile(r"^[#*\s>]*STOP[*\s]*:[*\s]*(.+?)[*\s]*$", re.MULTILINE)
 _MOST_CHARACTERS = 120_000  # of a dialogue: it begins anew then, from the best and what was tried
 PLAN = replace(OURS, fixes=0)
 
 
-def agent(context: SearchContext) -> Steps[None]:
+def converse(context: SearchContext) -> Steps[None]:
     """Moves: as `cutegen` begins; then the turns of one dialogue, each an `Ask` with the `CallTool`s that it asks for and
     the `Try`s of what it submits; `Stop` with the best where the model says STOP, at 95% of the floor, on a budget, or
     where nothing helps any more."""
