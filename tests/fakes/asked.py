@@ -11,7 +11,20 @@ from tilewright.edges.ledger import Ledger
 from tilewright.edges.models.scripted import Scripted, scripted_reply
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.dialogue import Reply, Usage
-from tilewright.facts.move import Ask, CallTool, Compose, Event, Inspect, Interleave, Move, Outcome, Sanitize, Stop, Try, Verify
+from tilewright.facts.move import (
+    Ask,
+    CallTool,
+    Compose,
+    Event,
+    Inspect,
+    Interleave,
+    Move,
+    Outcome,
+    Sanitize,
+    Stop,
+    Try,
+    Verify,
+)
 from tilewright.facts.outcome import Failure, Inspected, Interleaved, Interval, NamedTime, Sanitized, Timed, VariantTime
 from tilewright.facts.profile import Diagnosis
 from tilewright.facts.run import EDITION, Limits, SearchContext
@@ -110,7 +123,17 @@ def ran(
 def shape(events: Sequence[Event]) -> str:
     """`a` an Ask, `t` a Try that passed, `x` one that was refused, `i` an Inspect, `=` an Interleave,
     `c` a Compose, `u` a tool."""
-    kinds = {Ask: "a", Try: "t", Sanitize: "s", Inspect: "i", Verify: "v", Interleave: "=", Compose: "c", CallTool: "u", Stop: "."}
+    kinds = {
+        Ask: "a",
+        Try: "t",
+        Sanitize: "s",
+        Inspect: "i",
+        Verify: "v",
+        Interleave: "=",
+        Compose: "c",
+        CallTool: "u",
+        Stop: ".",
+    }
     return "".join("x" if isinstance(e.outcome, Failure) else kinds[type(e.move)] for e in events)
 
 

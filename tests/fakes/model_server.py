@@ -17,7 +17,8 @@ CALL = ("search", '{"query": "online softmax"}')  # what "calls" has the model c
 @dataclass
 class Server:
     """`faults` are used up one a request: "429", "500", "cut", "stall", "malformed", "unended", "length", "empty",
-    "uncounted", "slow", "calls" (of a tool), "401:..."; after them all goes well. `seen` holds each request's path, headers and body."""
+    "uncounted", "slow",
+    "calls" (of a tool), "401:..."; after them all goes well. `seen` holds each request's path, headers and body."""
 
     url: str = ""
     faults: list[str] = field(default_factory=list)

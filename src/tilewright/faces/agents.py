@@ -28,8 +28,8 @@ _GRACE_S = 2
 _LONGEST = 4000  # characters of an error
 _MOST_CHARACTERS = 32 << 20  # of what a call brings
 _OVER = (
-    " `files`, `path` and `base` say of what, as of submit (base alone: an attempt, or the library's). It books its time "
-    "on the run, and counts as no try."
+    " `files`, `path` and `base` say of what, as of submit (base alone: an attempt, or the library's). It books its "
+    "time on the run, and counts as no try."
 )
 _READS = ("read_problem", "read_skeletons", "attempts", "attempt", "wait")
 _WORKS = ("open_problem", "submit", "profile", "tune", "finish")

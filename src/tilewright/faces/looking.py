@@ -51,7 +51,9 @@ class LookingTools:
         open_run = self._desk.open_run(run)
         session = open_run.at_hand()
         if not 1 <= len(variants) < MOST_VARIANTS:
-            raise UserError(f"{len(variants)} variants: give one to {MOST_VARIANTS - 1}, and a base to hold them against")
+            raise UserError(
+                f"{len(variants)} variants: give one to {MOST_VARIANTS - 1}, and a base to hold them against"
+            )
         first = as_candidate(session, given(self._desk, session, None, path="", base=base)) if base else None
         found = [as_candidate(session, given(self._desk, session, files, path="", base=base)) for files in variants]
         return await self._use("time", ctx, open_run, candidates=(*((first,) if first else ()), *found), wait_s=wait_s)

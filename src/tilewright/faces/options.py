@@ -67,7 +67,8 @@ AgentBudgetOption = Annotated[
 ]
 
 StrategyOption = Annotated[
-    Literal["catalog", "fact", "oneshot", "best_of_n", "cutegen", "cutegen_paper", "evolve", "evolve_paper", "agent"] | None,
+    Literal["catalog", "fact", "oneshot", "best_of_n", "cutegen", "cutegen_paper", "evolve", "evolve_paper", "agent"]
+    | None,
     typer.Option("--strategy", help="How to search; default: catalog, with --model cutegen."),
 ]
 WithoutOption = Annotated[

@@ -132,7 +132,12 @@ class Tools:
         patterns = [(m.case, p, points.get(p.id)) for m in context.matched for p in m.patterns]
         near = [f.path for f in context.near]
         return render(
-            "skeletons", patterns=patterns, unmatched=context.matched, any=bool(recipe), near=near, **shown(made, whole=True)
+            "skeletons",
+            patterns=patterns,
+            unmatched=context.matched,
+            any=bool(recipe),
+            near=near,
+            **shown(made, whole=True),
         )
 
     async def attempts(self, run: str = "") -> Told:

@@ -81,7 +81,9 @@ class Prompt:
     @property
     def digest(self) -> str:
         """Hex digest over all of its text."""
-        told = ([m.role, m.text, *([c.arguments for c in m.calls]), *(a.text for a in m.answers)] for m in self.messages)
+        told = (
+            [m.role, m.text, *([c.arguments for c in m.calls]), *(a.text for a in m.answers)] for m in self.messages
+        )
         text = json.dumps([self.system, *told])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

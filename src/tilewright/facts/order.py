@@ -42,9 +42,7 @@ class Fault:
 
 
 # What an order that is carried out comes to.
-Found = (
-    SearchContext | Timed | Tuned | Interleaved | ToolAnswer | Sanitized | Captured | Verified | Inspected | Failure
-)
+Found = SearchContext | Timed | Tuned | Interleaved | ToolAnswer | Sanitized | Captured | Verified | Inspected | Failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -99,7 +99,7 @@ class Request:
 
     @property
     def from_outside(self) -> bool:
-        """Whether a coding agent makes the moves, through MCP: with a model named, strategy "agent" is a model's own."""
+        """Whether a coding agent makes the moves, through MCP: with a model named, strategy "agent" is a model's."""
         return self.strategy == AGENT and self.model is None
 
 
@@ -145,9 +145,9 @@ class SearchContext:
     inductor: tuple[Point, ...] = ()  # in which torch.compile may run what is left to torch, the likeliest first
     refusals: tuple[str, ...] = ()  # why libraries realise nothing of the main case, a sentence each
     edition: int = 1  # of the strategies' rules: EDITION of the version that wrote this
-    hardware: tuple[str, ...] = ()  # of the processor, what whoever writes kernels needs: instruction sets, caches
+    hardware: tuple[str, ...] = ()  # what whoever writes kernels must know of the processor
     tools: tuple[str, ...] = ()  # that a model may call between two submissions; () where it may call none
-    lessons: tuple[str, ...] = ()  # of earlier runs on such work, on this device with this toolchain, with effects
+    lessons: tuple[str, ...] = ()  # of earlier runs on such work, with effects
     opened_s: float = 0.0  # of the budget, that it took to learn this; 0.0: not counted, and nothing is judged early
 
     @property

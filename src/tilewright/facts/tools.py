@@ -38,22 +38,23 @@ EDITS = ToolArgument(
 TOOLS = (
     ToolSpec(
         name="compile", arguments=(EDITS,),
-        about="Build a candidate and run it once: the compiler's errors and remarks (what was vectorised and what was "
-        "not; on a GPU registers, spills and shared memory of each kernel).",
+        about="Build a candidate and run it once: the compiler's errors and remarks (what was vectorised and what "
+        "was not; on a GPU registers, spills and shared memory of each kernel).",
     ),
     ToolSpec(
         name="run", arguments=(EDITS,),
-        about="Hold a candidate against the module on the smallest case: is it right there, how much of the error "
-        "allowance does it use, or where is it wrong. The judge looks at more.",
+        about="Hold a candidate against the module on the smallest case: is it right there, how much of the "
+        "error allowance does it use, or where is it wrong. The judge looks at more.",
     ),
     ToolSpec(
         name="time",
         arguments=(ToolArgument(
             name="variants", kind="texts", needed=True,
-            about=f"edits of up to {MOST_VARIANTS - 1} variants, each as `edits` of other tools; the files as they were "
-            "shown are timed beside them",
+            about=f"edits of up to {MOST_VARIANTS - 1} variants, each as `edits` of other tools; the files as they "
+            "were shown are timed beside them",
         ),),
-        about="Time variants in turns, in the same rounds on the first case, each against the files as they were shown.",
+        about="Time variants in turns, in the same rounds on the first case, each against the files as they were "
+        "shown.",
     ),
     ToolSpec(
         name="code", arguments=(EDITS,),
@@ -70,7 +71,8 @@ TOOLS = (
             name="at", about='elements of an output of the candidate, as in "0: 3, 8:16" (output: indices or ranges); '
             "left out: its statistics and its first elements",
         )),
-        about="Look at what a candidate returns on the smallest case: shapes, ranges, how many NaN and where, elements.",
+        about="Look at what a candidate returns on the smallest case: shapes, ranges, how many NaN and where, "
+        "elements.",
     ),
     ToolSpec(
         name="search", of_a_candidate=False,
@@ -80,7 +82,7 @@ TOOLS = (
     ToolSpec(
         name="read", of_a_candidate=False,
         arguments=(ToolArgument(name="name", needed=True, about="a name that `search` gave, or a file's path"),),
-        about="Read a note, an example or a skeleton that `search` found, or a file of the candidate that was not shown.",
+        about="Read a note, an example or a skeleton that `search` found, or a file that was not shown.",
     ),
 )  # fmt: skip
 NAMES = tuple(tool.name for tool in TOOLS)

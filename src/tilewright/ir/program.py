@@ -40,8 +40,8 @@ POINTWISE: Mapping[str, int] = MappingProxyType({
 
 # Pointwise ones that take many instructions each, on any processor.
 TRANSCENDENTAL = frozenset((
-    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
-    "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "pow", "atan2",
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
+    "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "pow", "atan2",
 ))  # fmt: skip
 
 # Name -> number of results. `moments` gives (mean, sum of squared deviations from the mean), `softmax_stats` gives

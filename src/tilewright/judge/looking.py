@@ -111,7 +111,9 @@ def _statistics(tensor: Tensor) -> str:
     nan = torch.isnan(values)
     parts = [f"{int(nan.sum())} NaN, {int(torch.isinf(values).sum())} infinite"]
     if finite.numel():
-        parts.append(f"finite from {finite.min().item():.6g} to {finite.max().item():.6g}, mean {finite.mean().item():.6g}")
+        parts.append(
+            f"finite from {finite.min().item():.6g} to {finite.max().item():.6g}, mean {finite.mean().item():.6g}"
+        )
     if bool(nan.any()):
         parts.append(f"the first NaN at {[int(i) for i in nan.nonzero()[0]]}")
     parts.append(f"the first are {', '.join(f'{v:.6g}' for v in values.reshape(-1)[:8].tolist())}")

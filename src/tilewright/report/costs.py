@@ -15,7 +15,8 @@ from . import words
 _COUNTED = re.compile(r"^(?:step|turn|generation|reply) \d+(?: of \d+)?(?:: |$)")
 _AFTER_TOOLS = "after tools"
 _NAMES = {"": "replies", "again": "asked once more"}
-_OTHERS = ((Try, "judging"), (Interleave, "timing in turns"), (CallTool, "tools"), (Tune, "tuning"), (Inspect, "profiling"), (Sanitize, "compute-sanitizer"),
+_OTHERS = ((Try, "judging"), (Interleave, "timing in turns"), (CallTool, "tools"), (Tune, "tuning"),
+           (Inspect, "profiling"), (Sanitize, "compute-sanitizer"),
            (Capture, "CUDA graphs"), (Await, "the agent itself"))  # fmt: skip
 
 

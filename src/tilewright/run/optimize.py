@@ -308,9 +308,9 @@ def hand_over(
         for entry in realised_by(context, events, stop, journal=str(places.journal.resolve())):
             if warning := table.remember(places.realised, entry):
                 say(warning)
-    if remember and context.model and (found := learnt(context, events)):
-        if warning := lessons.remember(places.lessons, context.run, found):
-            say(warning)
+    found = learnt(context, events) if remember and context.model else ()
+    if found and (warning := lessons.remember(places.lessons, context.run, found)):
+        say(warning)
     candidate = stop.best if isinstance(stop.best, Candidate) else composed(context, stop.best or ())
     write_candidate(candidate, places.candidate)
     return Finished(context=context, events=events, stop=stop, candidate=candidate, candidate_dir=places.candidate)

@@ -41,7 +41,8 @@ _POLL_S = 1.0
 _KIND = "bundle"
 _ANSWERED_BY = {
     Try: (Timed, Failure), Tune: (Tuned, Failure), Sanitize: (Sanitized, Failure), Inspect: (Inspected, Failure),
-    Interleave: (Interleaved,), CallTool: (ToolAnswer,), Capture: (Captured, Failure), Verify: (Verified,), Enter: (SearchContext, Failure),
+    Interleave: (Interleaved,), CallTool: (ToolAnswer,), Capture: (Captured, Failure),
+    Verify: (Verified,), Enter: (SearchContext, Failure),
     Within: (Timed, Tuned, Sanitized, Inspected, Failure),
 }  # fmt: skip
 

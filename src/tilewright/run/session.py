@@ -28,7 +28,6 @@ from .optimize import Finished, hand_over, new_run, progress, sanitized_by_defau
 from .places import Bench, BenchOf, Places, Say
 from .remote import Remote
 
-
 _MOST_TEXT = 300  # characters of a query
 
 

@@ -21,7 +21,9 @@ CPU = measured_device(
 def test_instruction_sets_and_caches_of_a_cpu(tmp_path: Path) -> None:
     info = tmp_path / "cpuinfo"
     info.write_text("processor\t: 0\nflags\t\t: fpu sse4_2 avx avx2 fma avx512f amx_tile ht\n")
-    for number, (level, kind, size) in enumerate([(1, "Data", "48K"), (1, "Instruction", "32K"), (2, "Unified", "2048K")]):
+    for number, (level, kind, size) in enumerate(
+        [(1, "Data", "48K"), (1, "Instruction", "32K"), (2, "Unified", "2048K")]
+    ):
         folder = tmp_path / f"index{number}"
         folder.mkdir()
         for name, value in (("level", level), ("type", kind), ("size", size)):

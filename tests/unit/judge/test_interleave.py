@@ -27,7 +27,8 @@ def get_init_inputs():
 
 
 def written(body: str) -> Candidate:
-    text = f"import os, torch\nfrom torch import nn\nclass ModelNew(nn.Module):\n    def forward(self, x):\n        {body}\n"
+    head = "import os, torch\nfrom torch import nn\nclass ModelNew(nn.Module):\n    def forward(self, x):\n"
+    text = f"{head}        {body}\n"
     return Candidate(files=(SourceFile(path="model.py", text=text),))
 
 

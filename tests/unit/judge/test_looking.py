@@ -36,13 +36,14 @@ def get_inputs():
 def get_init_inputs():
     return []
 """
-KERNEL = '''
+KERNEL = """
 import ctypes, pathlib, subprocess
 import torch
 from torch import nn
 
 HERE = pathlib.Path(__file__).parent
-subprocess.run(["g++", "-O3", "-march=native", "-shared", "-fPIC", "-o", str(HERE / "k.so"), str(HERE / "k.cpp")], check=True)
+BUILD = ["g++", "-O3", "-march=native", "-shared", "-fPIC", "-o", str(HERE / "k.so"), str(HERE / "k.cpp")]
+subprocess.run(BUILD, check=True)
 
 
 class ModelNew(nn.Module):
@@ -50,12 +51,14 @@ class ModelNew(nn.Module):
         y = torch.cos(x)
         ctypes.CDLL(str(HERE / "k.so")).scale(ctypes.c_void_p(y.data_ptr()), ctypes.c_long(y.numel()))
         return y
-'''
+"""
 SOURCE = 'extern "C" void scale(float *y, long n) {\n  for (long i = 0; i < n; ++i) y[i] *= 1.0001f * y[i] + 0.5f;\n}\n'
 
 
 def written(body: str) -> Candidate:
-    text = f"import torch\nfrom torch import nn\nclass ModelNew(nn.Module):\n    def forward(self, x):\n        {body}\n"
+    text = (
+        f"import torch\nfrom torch import nn\nclass ModelNew(nn.Module):\n    def forward(self, x):\n        {body}\n"
+    )
     return Candidate(files=(SourceFile(path="model.py", text=text),))
 
 
@@ -117,6 +120,9 @@ def test_a_listing_is_told_by_function_and_by_its_longest_loop() -> None:
             "cmp %rdi,%rax", "jne    1004 <rows+0x4>", "call 2000 <expf>", "nop", "nop", "ret"]  # fmt: skip
     lines += [f"    {0x1000 + 4 * n:x}:\t{text}" for n, text in enumerate(body)]
     told = list(told_of("\n".join(lines)))
-    assert told[0] == "rows: 10 instructions: integers and moves 5, vectors of 32 bytes 2, scalar floating point 1, branches 1, calls 1"
+    assert (
+        told[0] == "rows: 10 instructions: integers and moves 5, vectors of 32 bytes 2, scalar floating point 1, "
+        "branches 1, calls 1"
+    )
     assert told[1] == "its longest innermost loop (5 instructions):" and told[-1].strip().startswith("jne")
     assert "objdump is not installed" in next(told_of(""))

@@ -38,7 +38,8 @@ def bounded(reply: Reply) -> Reply:
     usage = reply.usage if reply.usage is not None and _counted(reply.usage) else None
     price = reply.price_usd if _is_price(reply.price_usd) else None
     return replace(
-        reply, text=text, calls=tuple(map(_kept, reply.calls)), finish="length" if long else reply.finish, usage=usage, price_usd=price,
+        reply, text=text, calls=tuple(map(_kept, reply.calls)),
+        finish="length" if long else reply.finish, usage=usage, price_usd=price,
         model="".join(c if c.isprintable() else "?" for c in reply.model[:_LONGEST_NAME]),
     )  # fmt: skip
 

@@ -62,7 +62,9 @@ def calls_in(parts: Sequence[Any]) -> tuple[ToolCall, ...]:
 
     found = [part for part in parts if isinstance(part, ToolCallPart)][:MOST_CALLS]
     return tuple(
-        ToolCall(id=str(p.tool_call_id)[:200], tool=str(p.tool_name)[:80], arguments=p.args_as_json_str()[:MOST_ARGUMENTS])
+        ToolCall(
+            id=str(p.tool_call_id)[:200], tool=str(p.tool_name)[:80], arguments=p.args_as_json_str()[:MOST_ARGUMENTS]
+        )
         for p in found
     )
 

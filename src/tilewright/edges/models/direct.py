@@ -20,7 +20,12 @@ from .patience import Passing, RetryPolicy, patiently
 from .prices import price_usd
 from .providers import Provider
 
-_FINISH: dict[str | None, Finish] = {"stop": "stop", "length": "length", "content_filter": "filtered", "tool_call": "stop"}
+_FINISH: dict[str | None, Finish] = {
+    "stop": "stop",
+    "length": "length",
+    "content_filter": "filtered",
+    "tool_call": "stop",
+}
 _MOST_OF_AN_ERROR = 300
 _NONSENSE = (
     ValueError,

@@ -14,17 +14,24 @@ _REDUCTIONS = "cpu/reductions.h"
 _ROWS = ("cpu/rows.h", _REDUCTIONS)
 # Parts of a file that fit few kinds of work: by path and in its order, how each begins and how what
 # follows it does.
-_PARTS = {_REDUCTIONS: (
-    ("positions", "// Position of the extremum:", "// The first COUNT elements of each of LISTS rows"),
-    ("ranking", "// The first COUNT elements of each of LISTS rows", "// Mean and sum of squared deviations."),
-    ("moments", "// Mean and sum of squared deviations.", "// Maximum and sum of exp(x - maximum)."),
-)}
+_PARTS = {
+    _REDUCTIONS: (
+        ("positions", "// Position of the extremum:", "// The first COUNT elements of each of LISTS rows"),
+        ("ranking", "// The first COUNT elements of each of LISTS rows", "// Mean and sum of squared deviations."),
+        ("moments", "// Mean and sum of squared deviations.", "// Maximum and sum of exp(x - maximum)."),
+    )
+}
 # By category, the parts that it has no use for; what a module itself asks for says more, see `skeletons_near`.
 _WANTED = {"ranking": {"largest", "smallest"}, "positions": {"argmax", "argmin"}, "moments": {"moments"}}
-_UNUSED: Mapping[str, tuple[str, ...]] = MappingProxyType({
-    "attention": ("ranking", "positions", "moments"), "pointwise": ("ranking", "positions"),
-    "loss": ("ranking",), "row_reduction": ("ranking",), "column_reduction": ("ranking",),
-})
+_UNUSED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "attention": ("ranking", "positions", "moments"),
+        "pointwise": ("ranking", "positions"),
+        "loss": ("ranking",),
+        "row_reduction": ("ranking",),
+        "column_reduction": ("ranking",),
+    }
+)
 # By the categories of strategies.category; () where nothing of ours is near.
 _NEAR: Mapping[Target, Mapping[str, tuple[str, ...]]] = MappingProxyType({
     "cuda": {
@@ -46,9 +53,9 @@ _NEAR: Mapping[Target, Mapping[str, tuple[str, ...]]] = MappingProxyType({
 
 
 def skeletons_near(category: str, target: Target, ops: Collection[str] = ()) -> tuple[SourceFile, ...]:
-    """The heart of the skeletons that do this kind of work, under the paths that they have in a candidate. Parts of them
-    that the module's `ops` (names of its graph's nodes) and its category have no use for are left out, with a line in
-    their place."""
+    """The heart of the skeletons that do this kind of work, under the paths that they have in a candidate. Parts of
+    them that the module's `ops` (names of its graph's nodes) and its category have no use for are left out, with a line
+    in their place."""
     root = files("tilewright.kernels")
     unused = [part for part in _UNUSED.get(category, ()) if not _WANTED[part] & set(ops)]
     return tuple(

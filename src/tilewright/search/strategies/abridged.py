@@ -31,7 +31,8 @@ def _runs(lines: list[str]) -> Iterator[tuple[list[str], bool]]:
     for line in lines:
         ends_table = inside and line.startswith(")")
         inside = (inside and not ends_table) or bool(_TABLE.match(line))
-        of_checks = (inside and not _TABLE.match(line)) or line.lstrip().startswith("and ") and bool(_CONDITION.match(line))
+        condition = line.lstrip().startswith("and ") and bool(_CONDITION.match(line))
+        of_checks = condition or (inside and not _TABLE.match(line))
         if run and of_checks != checks:
             yield run, checks
             run = []

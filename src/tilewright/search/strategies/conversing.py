@@ -24,9 +24,9 @@ PLAN = replace(OURS, fixes=0)
 
 
 def converse(context: SearchContext) -> Steps[None]:
-    """Moves: as `cutegen` begins; then the turns of one dialogue, each an `Ask` with the `CallTool`s that it asks for and
-    the `Try`s of what it submits; `Stop` with the best where the model says STOP, at 95% of the floor, on a budget, or
-    where nothing helps any more."""
+    """Moves: as `cutegen` begins; then the turns of one dialogue, each an `Ask` with the `CallTool`s that it asks for
+    and the `Try`s of what it submits; `Stop` with the best where the model says STOP, at 95% of the floor, on a budget,
+    or where nothing helps any more."""
     author = Author(context)
     yield from author.calls()
     search = _Conversation(author, PLAN if "tuning" not in context.without else replace(PLAN, tunes=False))

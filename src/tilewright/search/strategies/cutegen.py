@@ -294,7 +294,11 @@ class KernelRound(_Kernel):
         for id, outcome in self.judged.items():
             self.seen.add(id)
             if id != chosen:
-                told = microseconds(outcome.ns) if isinstance(outcome, Passed) else f"refused: {outcome.reason}: {outcome.summary}"
+                told = (
+                    microseconds(outcome.ns)
+                    if isinstance(outcome, Passed)
+                    else f"refused: {outcome.reason}: {outcome.summary}"
+                )
                 self.ledger.append(f"{new[id].idea}: {told}, beside {new[chosen].idea}")
         self.seen.discard(chosen)
         return new.get(chosen, written)

@@ -34,7 +34,9 @@ def of_the_library(context: SearchContext, candidate: Candidate) -> Iterator[Kno
     for pattern in patterns_by_id(context.matched).values():
         text = next((f.text for f in candidate.files if f.path == f"{pattern.id}.py"), "")
         own = next((p for p in pattern.space.points if text.count(_text(p)) == 1), None)
-        for point in [p for p in pattern.space.points if p != own][:_MOST_POINTS] if own is not None else ():
+        if own is None:
+            continue
+        for point in [p for p in pattern.space.points if p != own][:_MOST_POINTS]:
             settings = ", ".join(f"{name}={value}" for name, value in point if (name, value) not in own)
             yield KnobTurn(f"{pattern.id} at {settings}", _Setting(f"{pattern.id}.py", own, point))
 

@@ -47,7 +47,9 @@ def test_in_a_mailbox_a_call_is_a_file_and_its_answer_too(tmp_path: Path) -> Non
         box.ask(offered)
     (prompt,) = letters(tmp_path, "prompt")
     calls = tmp_path / prompt.name.replace(".prompt.md", ".calls.json")
-    assert f"`{calls.name}`" in prompt.read_text() and "- `tensor`: Look at what a candidate returns" in prompt.read_text()
+    assert (
+        f"`{calls.name}`" in prompt.read_text() and "- `tensor`: Look at what a candidate returns" in prompt.read_text()
+    )
     calls.write_text('[{"tool": "search", "arguments": {"query": "softmax"}}]\n')
     with pytest.raises(Pending):  # half written
         box.ask(offered)

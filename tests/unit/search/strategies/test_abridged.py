@@ -1,4 +1,4 @@
-"""Composed files as prompts show them: the checks of signatures are left out, what may be edited stays to the letter."""
+"""Composed files as prompts show them: checks of signatures are left out, what may be edited stays to the letter."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def test_checks_of_signatures_are_left_out_and_edits_still_fit() -> None:
     assert "x7.shape" not in told and "fused_0.run(x)" in told
     candidate = Candidate(files=(SourceFile(path="model.py", text=TEXT),))
     assert shown(candidate)["files"][0].text == told and shown(candidate, whole=True)["files"][0].text == TEXT
-    reply = "FILE: model.py\n<<<<<<< SEARCH\n        return fused_0.run(x)\n=======\n        return 2 * fused_0.run(x)\n>>>>>>> REPLACE"
+    line = "        return fused_0.run(x)"
+    reply = f"FILE: model.py\n<<<<<<< SEARCH\n{line}\n=======\n        return 2 * fused_0.run(x)\n>>>>>>> REPLACE"
     made = edited(candidate, reply).candidate
     assert made is not None and "2 * fused_0.run" in made.files[0].text and "x7.shape" in made.files[0].text
 

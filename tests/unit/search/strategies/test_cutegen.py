@@ -293,8 +293,9 @@ def by_truth(move: Move) -> Outcome:
     """Each judgement says what its candidate claims, as an accident of the clocks may; in turns the truth comes out."""
     if not isinstance(move, Interleave):
         return judge(move)
-    said = (re.search(r"true ([\d.]+)", c.files[0].text) for c in move.candidates)
-    return in_turns([float(found[1]) if found else claimed_ns(c.files[0].text) for found, c in zip(said, move.candidates, strict=True)])  # fmt: skip
+    texts = [candidate.files[0].text for candidate in move.candidates]
+    said = [re.search(r"true ([\d.]+)", text) for text in texts]
+    return in_turns([float(f[1]) if f else claimed_ns(text) for f, text in zip(said, texts, strict=True)])
 
 
 @pytest.mark.parametrize(
@@ -324,7 +325,9 @@ def test_what_is_three_times_slower_does_not_say_that_structure_has_stopped_payi
     def vague(move: Move) -> Outcome:
         found = judge(move)
         wide = Interval(low=0.9, mid=1.0, high=1.1)
-        return replace(found, variants=tuple(replace(v, ratio=wide) for v in found.variants)) if isinstance(found, Interleaved) else found  # fmt: skip
+        if not isinstance(found, Interleaved):
+            return found
+        return replace(found, variants=tuple(replace(v, ratio=wide) for v in found.variants))
 
     _, events = ran(tmp_path / "vague.db", "cutegen", [whole(f"ns {1001 + n}") for n in range(5)], on=on, judge=vague)
     assert "i" not in shape(events) and "undecided, 1x [0.9, 1.1] in turns" in prompts(events)[-1]
@@ -332,7 +335,7 @@ def test_what_is_three_times_slower_does_not_say_that_structure_has_stopped_payi
 
 def test_six_refusals_do_not_end_the_search_without_a_profile(tmp_path: Path) -> None:
     refused = [whole(f"bad hung {n}") for n in range(36)]
-    stop, events = ran(tmp_path / "a.db", "cutegen", [*refused, whole("ns 300")], on=asking(limits=Limits(calls=37)))
+    _, events = ran(tmp_path / "a.db", "cutegen", [*refused, whole("ns 300")], on=asking(limits=Limits(calls=37)))
     assert shape(events) == "ax" * 36 + "i" + "at."
     assert events[72].move.what is None  # the module as it is: nothing was accepted yet
     assert "Where the time of the module as it is goes" in prompts(events)[-1] and "slow_loop" in prompts(events)[-1]
@@ -352,7 +355,10 @@ def test_knobs_of_late_steps_and_the_librarys_own_are_turned_before_the_end(tmp_
     matched = context(pattern("fused_0", points=2)).matched
     on = asking(start=start, matched=matched, limits=Limits(calls=1), without=("tuning",))
     stop, events = ran(tmp_path / "a.db", "cutegen", [late], on=on, judge=judged)
-    assert shape(events)[:5] == "tattt" and [e.move.why for e in events[3:5]] == ["knob TILE = 128", "fused_0 at unroll=2"]
+    assert shape(events)[:5] == "tattt" and [e.move.why for e in events[3:5]] == [
+        "knob TILE = 128",
+        "fused_0 at unroll=2",
+    ]
     assert isinstance(stop.best, Candidate)
     assert {f.path: f.text for f in stop.best.files}["fused_0.py"] == "KNOBS = {'unroll': 2}\n"
     assert "TILE = 128" in {f.path: f.text for f in stop.best.files}["model.py"]
