@@ -18,21 +18,20 @@ from ..edges.toolchain.tripwires import tripwires
 from ..facts.candidate import Candidate
 from ..facts.errors import SickDevice
 from ..facts.machine import Machine
-from ..facts.outcome import Captured, Checked, Failure, Inspected, Interleaved, Sanitized, Timed, Tuned
+from ..facts.outcome import Captured, Failure, Inspected, Sanitized, Timed, Tuned
 from ..facts.problem import Problem
 from ..facts.profile import Question
 from ..facts.run import CaseFacts
 from ..facts.space import Point
-from . import looking, tools
+from . import tools
 from .build.build import build, failure
 from .check import hidden
 from .check.check import RefusedByCheck
 from .client import CellFault
 from .discover import LookedInto
-from .interleave_case import interleaved
 from .judgement import Hoarding, Judging
+from .looking import Looks
 from .memory.sizes import available_bytes
-from .objects import CodeSeen
 from .opened import JudgeOptions as JudgeOptions
 from .opened import OpenProblem
 from .patience import Patience, when_calm
@@ -89,24 +88,10 @@ class Judge:
         recorded, and the others go on in a new one. `compiled`: as in `evaluate`."""
         return tuned(self.opened, candidate, pattern, points, compiled=compiled)
 
-    def interleave(self, candidates: Sequence[Candidate]) -> Interleaved:
-        """Candidates timed in turns on the first case, at most MOST_VARIANTS; the first is what the others are held
-        against."""
-        with self.opened.harness_fault():
-            return interleaved(self.opened, candidates)
-
-    def run_small(self, candidate: Candidate) -> Checked | Failure:
-        """Whether it is right on the smallest case, at one draw of its own inputs."""
-        return looking.right_where_smallest(self.opened, candidate)
-
-    def returned(self, candidate: Candidate, at: str) -> str | Failure:
-        """What it gives on the smallest case, in words; see `looking.in_words`."""
-        return looking.returned(self.opened, candidate, at)
-
-    def compiled(self, candidate: Candidate) -> CodeSeen | Failure:
-        """What the compiler said of it, and its machine code."""
-        with self.opened.harness_fault():
-            return looking.compiled(self.opened, candidate)
+    @property
+    def looks(self) -> Looks:
+        """What is looked at without a verdict: candidates in turns, and what tools see of one."""
+        return Looks(self.opened)
 
     def inspect(self, candidate: Candidate | None, question: Question = "auto") -> Inspected | Failure:
         """Profile a call of the first case: of a candidate that was judged, in a fresh cell and under ncu, or of the

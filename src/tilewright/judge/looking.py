@@ -5,19 +5,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..facts.candidate import Candidate
 from ..facts.devices import device_of
-from ..facts.outcome import Checked, Failure
+from ..facts.outcome import Checked, Failure, Interleaved
 from .build.build import build, failure
 from .check import draws
 from .check.check import Findings, RefusedByCheck, concluded
 from .check.plan import secret, trials_for
 from .check.trials import run as run_trials
 from .client import CellFault
+from .interleave_case import interleaved
 from .memory.sizes import check_memory_sizes
 from .objects import CodeSeen, on_a_cpu
 from .opened import OpenProblem
@@ -27,6 +29,31 @@ from .tools import recorded_job
 
 _MOST_SHOWN = 64  # elements
 _AT = re.compile(r"(?:(\d+)\s*:(?!\d*\s*(?:,|$))\s*)?(.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """Of one open problem; each look is a process of its own, and no verdict."""
+
+    opened: OpenProblem
+
+    def interleave(self, candidates: Sequence[Candidate]) -> Interleaved:
+        """Candidates timed in turns on the first case; the first is what the others are held against."""
+        with self.opened.harness_fault():
+            return interleaved(self.opened, candidates)
+
+    def run_small(self, candidate: Candidate) -> Checked | Failure:
+        """Whether it is right on the smallest case, at one draw of its own inputs."""
+        return right_where_smallest(self.opened, candidate)
+
+    def returned(self, candidate: Candidate, at: str) -> str | Failure:
+        """What it gives on the smallest case, in words; see `in_words`."""
+        return returned(self.opened, candidate, at)
+
+    def compiled(self, candidate: Candidate) -> CodeSeen | Failure:
+        """What the compiler said of it, and its machine code."""
+        with self.opened.harness_fault():
+            return compiled(self.opened, candidate)
 
 
 def right_where_smallest(opened: OpenProblem, candidate: Candidate) -> Checked | Failure:

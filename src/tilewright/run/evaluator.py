@@ -156,7 +156,7 @@ class Evaluator:
             case CallTool():
                 return answered(lambda: self.judge, context, move, realised=self.places.realised)
             case Interleave(candidates=candidates):
-                return self.judge.interleave(candidates)
+                return self.judge.looks.interleave(candidates)
             case Verify():
                 return _verified(self, context, move.what)
             case Tune():

@@ -35,18 +35,18 @@ def answered(judge: Callable[[], Judge], context: SearchContext, move: CallTool,
         case "read", given:
             text = _read(_documents(context, realised), context, given, move.text)
         case "time", given if given:
-            text = _times(judge().interleave(given))
+            text = _times(judge().looks.interleave(given))
         case "run", (candidate,):
-            text = _right(judge().run_small(candidate))
+            text = _right(judge().looks.run_small(candidate))
         case "tensor", (candidate,):
-            found = judge().returned(candidate, move.text)
+            found = judge().looks.returned(candidate, move.text)
             text = _refusal(found) if isinstance(found, Failure) else found
         case "profile", (candidate,):
             text = _profile(judge().inspect(candidate))
         case "compile", (candidate,):
-            text = _compiled(judge().compiled(candidate), context)
+            text = _compiled(judge().looks.compiled(candidate), context)
         case "code", (candidate,):
-            text = _code(judge().compiled(candidate))
+            text = _code(judge().looks.compiled(candidate))
         case _:
             text = f"{move.tool!r} can't be called so"
     cut = "" if len(text) <= MOST_ANSWER else f"\n... (the first {MOST_ANSWER} of {len(text)} characters)"

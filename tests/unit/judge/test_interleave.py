@@ -41,8 +41,8 @@ DYING = written("os._exit(3)")
 def test_who_is_faster_is_told_and_what_is_wrong_or_dies_does_not_stop_the_others(tmp_path: Path) -> None:
     with context_judge(PROBLEM, tmp_path) as judge:
         judge.open()
-        found = judge.interleave((SLOW, FAST, WRONG, DYING)).variants
-        alone = judge.interleave((WRONG, FAST)).variants
+        found = judge.looks.interleave((SLOW, FAST, WRONG, DYING)).variants
+        alone = judge.looks.interleave((WRONG, FAST)).variants
     slow, fast, wrong, dying = found
     assert slow.ratio is not None and slow.ratio.mid == 1.0
     assert fast.ratio is not None and fast.ratio.low > 1.2 and fast.time_ns is not None and slow.time_ns is not None

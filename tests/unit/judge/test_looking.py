@@ -65,10 +65,10 @@ def written(body: str) -> Candidate:
 def test_tools_look_at_a_candidate_on_the_smallest_case(tmp_path: Path) -> None:
     with context_judge(PROBLEM, tmp_path) as judge:
         judge.open()
-        right = judge.run_small(written("return torch.cos(x)"))
-        wrong = judge.run_small(written("return torch.sin(x)"))
-        seen = judge.returned(written("y = torch.cos(x); y[3, 5] = float('nan'); return y"), "")
-        broken = judge.returned(written("return x.sum()"), "")
+        right = judge.looks.run_small(written("return torch.cos(x)"))
+        wrong = judge.looks.run_small(written("return torch.sin(x)"))
+        seen = judge.looks.returned(written("y = torch.cos(x); y[3, 5] = float('nan'); return y"), "")
+        broken = judge.looks.returned(written("return x.sum()"), "")
     assert isinstance(right, Checked) and right.worst_error is not None and right.worst_error.share <= 1
     assert isinstance(wrong, Failure) and wrong.reason == "wrong_values"
     assert isinstance(seen, str) and "float32[8, 64]; 1 NaN, 0 infinite" in seen and "the first NaN at [3, 5]" in seen
@@ -81,7 +81,7 @@ def test_the_compilers_remarks_and_the_machine_code_of_a_candidate(tmp_path: Pat
     broken = Candidate(files=(SourceFile(path="model.py", text=KERNEL), SourceFile(path="k.cpp", text="int x = y;\n")))
     with context_judge(PROBLEM, tmp_path) as judge:
         judge.open()
-        found, failed = judge.compiled(candidate), judge.compiled(broken)
+        found, failed = judge.looks.compiled(candidate), judge.looks.compiled(broken)
     assert isinstance(found, CodeSeen) and found.finished, found
     assert any("k.cpp:2:" in line and "loop vectorized" in line for line in found.remarks)
     assert not any(str(tmp_path) in line for line in (*found.remarks, *found.code))

@@ -25,7 +25,7 @@ _MOST_DIFF = 6000  # characters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class HeadToHead:
     """How a candidate stands against another: `ratio` is the other's time over its own."""
 
     standing: Standing
@@ -57,7 +57,7 @@ def standing_of(ratio: Interval) -> Standing:
     return "equal" if ratio.low > 1 - LEAST_GAIN and ratio.high < 1 + LEAST_GAIN else "undecided"
 
 
-def apart(new: Passed, base: Passed) -> Comparison:
+def apart(new: Passed, base: Passed) -> HeadToHead:
     """By their judgements alone, minutes apart: "undecided" where the intervals overlap."""
     mine, theirs = new.timed.ratio("eager"), base.timed.ratio("eager")
     standing: Standing = "undecided"
@@ -66,19 +66,19 @@ def apart(new: Passed, base: Passed) -> Comparison:
     elif faster(base.timed, new.timed):
         standing = "slower"
     if mine is None or theirs is None:
-        return Comparison(standing=standing, ratio=Interval(low=0.0, mid=base.ns / new.ns, high=1e9), in_turns=False)
+        return HeadToHead(standing=standing, ratio=Interval(low=0.0, mid=base.ns / new.ns, high=1e9), in_turns=False)
     ratio = Interval(low=mine.low / theirs.high, mid=mine.mid / theirs.mid, high=mine.high / theirs.low)
-    return Comparison(standing=standing, ratio=ratio, in_turns=False)
+    return HeadToHead(standing=standing, ratio=ratio, in_turns=False)
 
 
-def compared(author: Author, new: Passed, base: Passed) -> Steps[Comparison]:
+def compared(author: Author, new: Passed, base: Passed) -> Steps[HeadToHead]:
     """Moves: `Interleave`, where their judgements leave it open and there is time."""
     found = apart(new, base)
     if found.standing != "undecided" or author.context.edition < 2 or author.spending.out_of_time():
         return found
     event = yield from author.move(Interleave(candidates=(base.candidate, new.candidate)))
     ratio = event.outcome.variants[1].ratio if isinstance(event.outcome, Interleaved) else None
-    return found if ratio is None else Comparison(standing=standing_of(ratio), ratio=ratio, in_turns=True)
+    return found if ratio is None else HeadToHead(standing=standing_of(ratio), ratio=ratio, in_turns=True)
 
 
 def fastest_in_turns(author: Author, accepted: Sequence[Passed]) -> Steps[Passed]:

@@ -11,7 +11,7 @@ from ...facts.outcome import Failure
 from ...facts.pattern import Choice
 from ...facts.run import SearchContext
 from .asking import Author, CountedMoves, Passed, WrittenReply, shown
-from .comparing import Comparison, apart, compared, difference, fastest_in_turns
+from .comparing import HeadToHead, apart, compared, difference, fastest_in_turns
 from .telling import evidence, measured, microseconds, profile, refusal, slower_than_eager
 from .tuning import Steps
 from .turning import of_the_library, of_the_text
@@ -126,7 +126,7 @@ class _Kernel:
             self.unpaid += 1
             self.ledger.append(line + passed)
             return
-        found: Comparison | None = None
+        found: HeadToHead | None = None
         if base is not None:
             found = (yield from compared(self.author, passed, base)) if self.plan.decides else apart(passed, base)
         gained = found is None or found.standing == "faster"
@@ -143,7 +143,7 @@ class _Kernel:
             self.lost = f"{written.idea}: {found.told}\n{difference(base.candidate, passed.candidate)}"
         self.ledger.append(f"{line}{self._fate(base, passed, found)}")
 
-    def _fate(self, base: Passed | None, passed: Passed, found: Comparison | None) -> str:
+    def _fate(self, base: Passed | None, passed: Passed, found: HeadToHead | None) -> str:
         if base is None or found is None:
             return f"{microseconds(passed.ns)}, accepted"
         kept = "accepted" if found.standing == "faster" else "taken back" if self.plan.keep_best else "not faster"
