@@ -10,15 +10,14 @@ from types import ModuleType
 
 import pytest
 
-from fakes.asked import START, asking, judge, ran, whole
+from fakes.asked import START, asking, ran, sampled, whole
 from fakes.facts import PROBLEM
 from tilewright.edges.ledger import Ledger
 from tilewright.edges.models.scripted import scripted_reply
 from tilewright.facts import codec
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.dialogue import ToolAnswer, ToolCall
-from tilewright.facts.move import Ask, CallTool, Move, Outcome, Stop, Try
-from tilewright.facts.outcome import Samples, Timed
+from tilewright.facts.move import Ask, CallTool, Move, Outcome, Stop
 from tilewright.facts.run import Limits, Request
 from tilewright.facts.tools import NAMES
 from tilewright.report import summary
@@ -37,17 +36,6 @@ def script() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def sampled(move: Move) -> Outcome:
-    """The judge of the fakes, with samples that decide what may be claimed."""
-    found = judge(move)
-    if not (isinstance(move, Try) and isinstance(found, Timed)):
-        return found
-    ours = found.times_ns[0][1].mid
-    bursts = tuple((ours * (1 + 0.01 * i), ours * (1 + 0.02 * i)) for i in range(200))
-    eager = tuple((1000.0 * (1 + 0.01 * i),) for i in range(200))
-    return replace(found, samples=(Samples(name="ours", bursts_ns=bursts), Samples(name="eager", bursts_ns=eager)))
 
 
 def test_what_is_packed_is_small_holds_no_source_and_replays_to_the_same_end(

@@ -1,4 +1,4 @@
-"""What is distilled of a run, and what the next one is shown of it: on this machine, with this toolchain, of such work."""
+"""What is distilled of a run, and what the next one is shown of it: on this machine, with this toolchain."""
 
 from __future__ import annotations
 
