@@ -10,7 +10,7 @@ from pathlib import Path
 from tilewright.edges.ledger import Ledger
 from tilewright.edges.models.scripted import Scripted, scripted_reply
 from tilewright.facts.candidate import Candidate, SourceFile
-from tilewright.facts.dialogue import Reply, Usage
+from tilewright.facts.dialogue import Reply, ToolAnswer, Usage
 from tilewright.facts.move import (
     Ask,
     CallTool,
@@ -63,6 +63,8 @@ def judge(move: Move) -> Outcome:
     """Of `'ns 500'` in the text that time, of `'bad REASON'` a refusal."""
     if isinstance(move, Compose):
         return PLAIN
+    if isinstance(move, CallTool):
+        return ToolAnswer(tool=move.tool, text="built, and run once\nk.cpp:3:5: missed: couldn't vectorize loop")
     if isinstance(move, Interleave):
         return in_turns([claimed_ns("".join(f.text for f in c.files)) for c in move.candidates])
     if isinstance(move, Sanitize):

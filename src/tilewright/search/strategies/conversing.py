@@ -92,7 +92,7 @@ class _Conversation(KernelRound):
         self.refused = None
         return self.author.first(
             "agent", ledger=self.ledger, near=self.author.context.near, measured=measured(best.timed) if best else (),
-            evidence=evidence(best.timed) if best else (), lost=self.lost, **seen,
+            evidence=evidence(best.timed) if best else (), lost=self.lost.told if self.lost else "", **seen,
         )  # fmt: skip
 
     def _tell(self, written: WrittenReply, passed: Passed | Failure | str, told: int) -> None:

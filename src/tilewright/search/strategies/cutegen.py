@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass, replace
 
 from ...facts.candidate import Candidate, SourceFile
-from ...facts.move import Compose, Inspect, Sanitize
+from ...facts.dialogue import ToolAnswer
+from ...facts.move import CallTool, Compose, Inspect, Sanitize
 from ...facts.outcome import Failure
 from ...facts.pattern import Choice
 from ...facts.run import SearchContext
@@ -16,6 +17,7 @@ from .telling import evidence, measured, microseconds, profile, refusal, slower_
 from .tuning import Steps
 from .turning import of_the_library, of_the_text
 
+_MOST_REMARKS = 2000  # characters
 MOST_TURNS_OF_KNOBS = 8  # a judgement each
 # What reading or writing where it must not looks like, in a reason or in what a driver says.
 _OF_MEMORY = re.compile(
@@ -97,6 +99,15 @@ def _loop(context: SearchContext, plan: CutegenPlan) -> Steps[None]:
     yield from author.ended(best, why)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lost:
+    """A version that was right and no gain: what it changed, and what the compiler said of it; None: not asked yet."""
+
+    candidate: Candidate
+    told: str
+    remarks: str | None = None
+
+
 class _Kernel:
     """One evolving kernel: `best` is the fastest that passed, `current` what the next step starts from, `accepted` the
     bests one after another."""
@@ -108,7 +119,7 @@ class _Kernel:
         self.current: Passed | None = None
         self.accepted: list[Passed] = []
         self.ledger: list[str] = []
-        self.lost = ""  # the last that was right and no gain: what it changed
+        self.lost: _Lost | None = None
         self.seen: set[str] = set()
         self.stage = "structure"
         self.unpaid = 0  # steps in a row that brought nothing
@@ -136,12 +147,28 @@ class _Kernel:
             self.current = passed
         if gained:
             self.unpaid = self.stalled = 0
+            self.lost = None  # it was a change of another kernel
         else:
             self.unpaid += 1
             self.stalled += not self.plan.decides or (found is not None and found.is_near)
         if found is not None and not gained and base is not None:
-            self.lost = f"{written.idea}: {found.told}\n{difference(base.candidate, passed.candidate)}"
+            told = f"{written.idea}: {found.told}\n{difference(base.candidate, passed.candidate)}"
+            self.lost = _Lost(candidate=passed.candidate, told=told)
         self.ledger.append(f"{line}{self._fate(base, passed, found)}")
+
+    def told_of_loss(self) -> Steps[str]:
+        """What the last that was no gain changed; on a CPU with the compiler's remarks on it, which are asked for once,
+        unless the model can ask for them itself; "" where there is none. Moves: `CallTool`."""
+        if self.lost is None or not self.plan.remembers:
+            return ""
+        context = self.author.context
+        on_cpu = context.problem.target == "cpu"  # on a GPU it would hold the device for as long as a judgement
+        if self.lost.remarks is None and self.plan.decides and on_cpu and not context.tools:
+            event = yield from self.author.move(CallTool(tool="compile", candidates=(self.lost.candidate,)))
+            said = event.outcome.text if isinstance(event.outcome, ToolAnswer) else ""
+            self.lost = replace(self.lost, remarks=said[:_MOST_REMARKS])
+        remarks = f"\nThe compiler on it: {self.lost.remarks}" if self.lost.remarks else ""
+        return f"{self.lost.told}{remarks}"
 
     def _fate(self, base: Passed | None, passed: Passed, found: HeadToHead | None) -> str:
         if base is None or found is None:
@@ -179,7 +206,7 @@ class _Kernel:
         self.ledger.append(f"{name}: {microseconds(outcome.ns)}, {'accepted' if gained else 'taken back'}")
         if gained:
             self.take(outcome)
-            self.current = outcome
+            self.current, self.lost = outcome, None
             self.unpaid = 0
 
     @property
@@ -271,10 +298,11 @@ class KernelRound(_Kernel):
                 None, f"step {step}: write", "write", ledger=tried, near=self._near(), evidence=seen
             )
         else:
+            lost = yield from self.told_of_loss()
             written = yield from self.author.written(
                 base.candidate, f"step {step}: {self.stage}", "step", stage=self.stage, ledger=tried,
                 measured=measured(base.timed), evidence=seen, near=self._near(),
-                lost=self.lost if self.plan.remembers else "", **shown(base.candidate),
+                lost=lost, **shown(base.candidate),
             )  # fmt: skip
         written = yield from self.fastest_of(step, written, base)
         passed = yield from self._passed(step, written)
