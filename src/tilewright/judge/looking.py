@@ -12,14 +12,16 @@ from torch import Tensor
 
 from ..facts.candidate import Candidate
 from ..facts.devices import device_of
-from ..facts.outcome import Checked, Failure, Interleaved
+from ..facts.errors import TooBusy
+from ..facts.outcome import Checked, Failure, Interleaved, VariantTime
 from .build.build import build, failure
 from .check import draws
 from .check.check import Findings, RefusedByCheck, concluded
 from .check.plan import secret, trials_for
 from .check.trials import run as run_trials
 from .client import CellFault
-from .interleave_case import interleaved
+from .interleave_case import MOST_VARIANTS, interleaved
+from .memories import DoesNotFit
 from .memory.sizes import check_memory_sizes
 from .objects import CodeSeen, on_a_cpu
 from .opened import OpenProblem
@@ -38,9 +40,14 @@ class Looks:
     opened: OpenProblem
 
     def interleave(self, candidates: Sequence[Candidate]) -> Interleaved:
-        """Candidates timed in turns on the first case; the first is what the others are held against."""
-        with self.opened.harness_fault():
-            return interleaved(self.opened, candidates)
+        """Candidates timed in turns on the first case; the first is what the others are held against. Where others keep
+        the processors, or memory does not hold them all at once, none is timed: no run ends by that."""
+        try:
+            with self.opened.harness_fault():
+                return interleaved(self.opened, candidates)
+        except (TooBusy, DoesNotFit) as error:
+            told = VariantTime(time_ns=None, ratio=None, failure=f"not timed: {error}"[:500])
+            return Interleaved(variants=(told,) * len(candidates[:MOST_VARIANTS]))
 
     def run_small(self, candidate: Candidate) -> Checked | Failure:
         """Whether it is right on the smallest case, at one draw of its own inputs."""

@@ -11,6 +11,7 @@ from ..facts.candidate import Candidate
 from ..facts.device import Device
 from ..facts.dialogue import ToolAnswer
 from ..facts.document import Document
+from ..facts.errors import TooBusy
 from ..facts.machine import Machine
 from ..facts.move import CallTool
 from ..facts.outcome import Checked, Failure, Inspected, Interleaved, Interval
@@ -28,7 +29,17 @@ _MOST_HITS = 6
 
 
 def answered(judge: Callable[[], Judge], context: SearchContext, move: CallTool, *, realised: Path) -> ToolAnswer:
-    """`judge` opens the judge where a tool needs it; `realised` is the folder of what was realised here before."""
+    """`judge` opens the judge where a tool needs it; `realised` is the folder of what was realised here before. Where
+    others keep the machine from a tool, that is its answer."""
+    try:
+        text = _answer(judge, context, move, realised)
+    except TooBusy as busy:
+        text = f"not now: {busy}"
+    cut = "" if len(text) <= MOST_ANSWER else f"\n... (the first {MOST_ANSWER} of {len(text)} characters)"
+    return ToolAnswer(tool=move.tool, text=text[:MOST_ANSWER] + cut)
+
+
+def _answer(judge: Callable[[], Judge], context: SearchContext, move: CallTool, realised: Path) -> str:
     match move.tool, move.candidates:
         case "search", _:
             text = _search(_documents(context, realised), context, move.text)
@@ -49,8 +60,7 @@ def answered(judge: Callable[[], Judge], context: SearchContext, move: CallTool,
             text = _code(judge().looks.compiled(candidate))
         case _:
             text = f"{move.tool!r} can't be called so"
-    cut = "" if len(text) <= MOST_ANSWER else f"\n... (the first {MOST_ANSWER} of {len(text)} characters)"
-    return ToolAnswer(tool=move.tool, text=text[:MOST_ANSWER] + cut)
+    return text
 
 
 def _refusal(failure: Failure) -> str:

@@ -12,8 +12,9 @@ import torch
 
 from fakes.judges import context_judge
 from tilewright.facts.candidate import Candidate, SourceFile
+from tilewright.facts.errors import TooBusy
 from tilewright.facts.outcome import Checked, Failure
-from tilewright.judge.looking import in_words
+from tilewright.judge.looking import Looks, in_words
 from tilewright.judge.objects import CodeSeen, _left_in, told_of
 
 PROBLEM = """
@@ -103,6 +104,15 @@ def test_links_that_a_candidate_leaves_show_no_file_of_others(tmp_path: Path) ->
     seen.rename(tmp_path / "moved")
     seen.symlink_to(tmp_path)
     assert _left_in(seen) == [] == _left_in(tmp_path / "none")
+
+
+def test_a_machine_that_is_too_busy_or_too_small_leaves_it_open_who_is_faster() -> None:
+    class Opened:
+        def harness_fault(self) -> None:
+            raise TooBusy("others have the processors")
+
+    found = Looks(Opened()).interleave((written("a"), written("b")))  # type: ignore[arg-type]
+    assert [v.ratio for v in found.variants] == [None, None] and "others have" in found.variants[1].failure
 
 
 def test_elements_of_a_tensor_are_named_as_one_writes_them() -> None:
