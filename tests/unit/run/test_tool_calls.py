@@ -42,9 +42,13 @@ def test_what_a_judge_gives_is_told_in_words(tmp_path: Path) -> None:
     turns = in_turns([100.0, 50.0])
     turns = Interleaved(variants=(*turns.variants, VariantTime(time_ns=None, ratio=None, failure="hung: no end")))
     lines = told("time", tmp_path, several=3, interleave=turns).splitlines()
-    assert lines == ["the files as they were shown: 0.1 us", "variant 1: 0.05 us, 2x [2, 2] as fast as those", "variant 2: hung: no end"]  # fmt: skip
+    assert lines == [
+        "the files as they were shown: 0.1 us", "variant 1: 0.05 us, 2x [2, 2] as fast as those",
+        "variant 2: hung: no end",
+    ]  # fmt: skip
     seen = CodeSeen(finished=True, said="", remarks=("k.cpp:2:1: optimized: loop vectorized",), code=("f: 3 calls",))
-    assert "loop vectorized" in told("compile", tmp_path, compiled=seen) and told("code", tmp_path, compiled=seen) == "f: 3 calls"  # fmt: skip
+    assert "loop vectorized" in told("compile", tmp_path, compiled=seen)
+    assert told("code", tmp_path, compiled=seen) == "f: 3 calls"
     broken = CodeSeen(finished=False, said="k.cpp:1: error", remarks=(), code=())
     assert "did not get to the end:\nk.cpp:1: error" in told("compile", tmp_path, compiled=broken)
     long = told("tensor", tmp_path, returned="x" * 20_000)
