@@ -25,7 +25,7 @@ from typing import Any
 
 from tilewright.edges.ledger import Ledger
 from tilewright.facts import codec
-from tilewright.facts.dialogue import Prompt
+from tilewright.facts.dialogue import Message, Prompt, ToolAnswer
 from tilewright.facts.move import Ask, Event, Move, Outcome, Stop
 from tilewright.facts.outcome import Samples, Timed
 from tilewright.facts.run import Request, SearchContext
@@ -116,7 +116,11 @@ def _wordless(strategy: Strategy, asked: Callable[[Ask], object]) -> Strategy:
 
 
 def _bare(move: Move) -> Move:
-    return replace(move, prompt=Prompt(system="", messages=())) if isinstance(move, Ask) else move
+    """Without words; that a prompt brings answers of tools stays, since it is no call of its own."""
+    if not isinstance(move, Ask):
+        return move
+    marks = (Message(role="user", text="", answers=(ToolAnswer(text=""),)),) if move.prompt.brings_answers else ()
+    return replace(move, prompt=Prompt(system="", messages=marks))
 
 
 def _without_library(fact: Any) -> Any:

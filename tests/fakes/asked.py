@@ -10,22 +10,46 @@ from pathlib import Path
 from tilewright.edges.ledger import Ledger
 from tilewright.edges.models.scripted import Scripted, scripted_reply
 from tilewright.facts.candidate import Candidate, SourceFile
-from tilewright.facts.dialogue import Reply, Usage
-from tilewright.facts.move import Ask, Event, Inspect, Move, Outcome, Sanitize, Stop, Try, Verify
-from tilewright.facts.outcome import Failure, Inspected, Interval, NamedTime, Sanitized, Timed
+from tilewright.facts.dialogue import Reply, ToolAnswer, Usage
+from tilewright.facts.move import (
+    Ask,
+    CallTool,
+    Compose,
+    Event,
+    Inspect,
+    Interleave,
+    Move,
+    Outcome,
+    Sanitize,
+    Stop,
+    Try,
+    Verify,
+)
+from tilewright.facts.outcome import (
+    Failure,
+    Inspected,
+    Interleaved,
+    Interval,
+    NamedTime,
+    Samples,
+    Sanitized,
+    Timed,
+    VariantTime,
+)
 from tilewright.facts.profile import Diagnosis
-from tilewright.facts.run import Limits, SearchContext
+from tilewright.facts.run import EDITION, Limits, SearchContext
 from tilewright.facts.verdict import Verdict, Verified
 from tilewright.run.drive import drive
 from tilewright.search.strategies import STRATEGIES
 
 from .facts import context, timed
 
+PLAIN = Candidate(files=(SourceFile(path="model.py", text="class ModelNew(Model): 'ns 1000, plain'\n"),))
 START = Candidate(files=(SourceFile(path="model.py", text="class ModelNew: 'ns 1000'\n"),))
 
 
 def asking(*, limits: Limits = Limits(), start: Candidate | None = None, **changes: object) -> SearchContext:  # noqa: B008
-    return replace(context(), model="scripted:x", limits=limits, start=start, **changes)
+    return replace(context(), model="scripted:x", limits=limits, start=start, **{"edition": EDITION, **changes})
 
 
 def at(ns: float, *, floor_ns: float = 50.0) -> Timed:
@@ -37,6 +61,12 @@ def at(ns: float, *, floor_ns: float = 50.0) -> Timed:
 
 def judge(move: Move) -> Outcome:
     """Of `'ns 500'` in the text that time, of `'bad REASON'` a refusal."""
+    if isinstance(move, Compose):
+        return PLAIN
+    if isinstance(move, CallTool):
+        return ToolAnswer(tool=move.tool, text="built, and run once\nk.cpp:3:5: missed: couldn't vectorize loop")
+    if isinstance(move, Interleave):
+        return in_turns([claimed_ns("".join(f.text for f in c.files)) for c in move.candidates])
     if isinstance(move, Sanitize):
         return Sanitized(clean=("memcheck",))
     if isinstance(move, Verify):
@@ -54,10 +84,27 @@ def judge(move: Move) -> Outcome:
     text = "".join(f.text for f in move.what.files)
     if bad := re.search(r"bad (\w+)", text):
         return Failure(stage="check", reason=bad[1], summary="row 3 of output 0 is wrong", excerpt="line 7: oh")
+    return at(claimed_ns(text))
+
+
+def claimed_ns(text: str) -> float:
     tile = re.search(r"TILE = (\d+)", text)
     ns = re.search(r"ns (\d+)", text)
     assert ns
-    return at(float(ns[1]) * (0.5 if tile and tile[1] == "128" else 1.0))
+    return float(ns[1]) * (0.5 if tile and tile[1] == "128" else 1.0)
+
+
+def in_turns(ns: Sequence[float]) -> Interleaved:
+    """Known to a thousandth, as beside one another they are."""
+    return Interleaved(
+        variants=tuple(
+            VariantTime(
+                time_ns=Interval(low=t * 0.999, mid=t, high=t * 1.001),
+                ratio=Interval(low=0.999 * ns[0] / t, mid=ns[0] / t, high=1.001 * ns[0] / t),
+            )
+            for t in ns
+        )
+    )
 
 
 def whole(said: str, idea: str = "an idea") -> str:
@@ -86,8 +133,19 @@ def ran(
 
 
 def shape(events: Sequence[Event]) -> str:
-    """`a` an Ask, `t` a Try that passed, `x` one that was refused, `i` an Inspect."""
-    kinds = {Ask: "a", Try: "t", Sanitize: "s", Inspect: "i", Verify: "v", Stop: "."}
+    """`a` an Ask, `t` a Try that passed, `x` one that was refused, `i` an Inspect, `=` an Interleave,
+    `c` a Compose, `u` a tool."""
+    kinds = {
+        Ask: "a",
+        Try: "t",
+        Sanitize: "s",
+        Inspect: "i",
+        Verify: "v",
+        Interleave: "=",
+        Compose: "c",
+        CallTool: "u",
+        Stop: ".",
+    }
     return "".join("x" if isinstance(e.outcome, Failure) else kinds[type(e.move)] for e in events)
 
 
@@ -98,3 +156,14 @@ def prompts(events: Sequence[Event]) -> list[str]:
 def text_of(stop: Stop) -> str:
     assert isinstance(stop.best, Candidate)
     return stop.best.files[0].text
+
+
+def sampled(move: Move) -> Outcome:
+    """The judge of the fakes, with samples that decide what may be claimed."""
+    found = judge(move)
+    if not (isinstance(move, Try) and isinstance(found, Timed)):
+        return found
+    ours = found.times_ns[0][1].mid
+    bursts = tuple((ours * (1 + 0.01 * i), ours * (1 + 0.02 * i)) for i in range(200))
+    eager = tuple((1000.0 * (1 + 0.01 * i),) for i in range(200))
+    return replace(found, samples=(Samples(name="ours", bursts_ns=bursts), Samples(name="eager", bursts_ns=eager)))

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 TEXT = "Hello, tile.\nAnd more."
+CALL = ("search", '{"query": "online softmax"}')  # what "calls" has the model call
 
 
 @dataclass
 class Server:
     """`faults` are used up one a request: "429", "500", "cut", "stall", "malformed", "unended", "length", "empty",
-    "uncounted", "slow", "401:..."; after them all goes well. `seen` holds each request's path, headers and body."""
+    "uncounted", "slow",
+    "calls" (of a tool), "401:..."; after them all goes well. `seen` holds each request's path, headers and body."""
 
     url: str = ""
     faults: list[str] = field(default_factory=list)
@@ -31,8 +33,12 @@ def _openai(fault: str, model: str) -> list[str]:
 
     texts = [] if fault == "empty" else ["Hello, ", "tile.\n", "And more."]
     events = [chunk({"role": "assistant", "content": t}) for t in texts]
+    if fault == "calls":
+        call = {"index": 0, "id": "call_1", "type": "function"}
+        events.append(chunk({"tool_calls": [call | {"function": {"name": CALL[0], "arguments": CALL[1][:9]}}]}))
+        events.append(chunk({"tool_calls": [{"index": 0, "function": {"arguments": CALL[1][9:]}}]}))
     if fault != "unended":
-        events.append(chunk({}, "length" if fault == "length" else "stop"))
+        events.append(chunk({}, {"length": "length", "calls": "tool_calls"}.get(fault, "stop")))
     if fault not in ("uncounted", "unended"):
         counted = {"prompt_tokens": 1000, "completion_tokens": 500, "total_tokens": 1500}
         events.append({**chunk({}), "choices": [], "usage": counted})
@@ -52,8 +58,15 @@ def _anthropic(fault: str, model: str) -> list[str]:
         *({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": t}} for t in texts),
         {"type": "content_block_stop", "index": 0},
     ]
+    if fault == "calls":
+        block = {"type": "tool_use", "id": "call_1", "name": CALL[0], "input": {}}
+        events += [
+            {"type": "content_block_start", "index": 1, "content_block": block},
+            {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta", "partial_json": CALL[1]}},
+            {"type": "content_block_stop", "index": 1},
+        ]
     if fault != "unended":
-        reason = "max_tokens" if fault == "length" else "end_turn"
+        reason = {"length": "max_tokens", "calls": "tool_use"}.get(fault, "end_turn")
         delta = {"stop_reason": reason, "stop_sequence": None}
         events.append({"type": "message_delta", "delta": delta, "usage": {"output_tokens": 500 if counted else 0}})
         events.append({"type": "message_stop"})
@@ -63,6 +76,9 @@ def _anthropic(fault: str, model: str) -> list[str]:
 def _google(fault: str, model: str) -> list[str]:
     def chunk(text: str, finish: str | None = None) -> dict:
         candidate: dict = {"content": {"role": "model", "parts": [{"text": text}]}, "index": 0}
+        if finish and fault == "calls":
+            called = {"functionCall": {"id": "call_1", "name": CALL[0], "args": json.loads(CALL[1])}}
+            candidate["content"]["parts"].append(called)
         if finish:
             candidate["finishReason"] = finish
         counts = {"promptTokenCount": 1000, "candidatesTokenCount": 500, "totalTokenCount": 1500}

@@ -39,7 +39,15 @@ def fact_classes() -> list[type]:
 
 
 FACTS = fact_classes()
-NEVER_KEPT = ("contraction", "device", "older", "rule", "spent", "time_budget")  # modules whose facts are computed anew
+NEVER_KEPT = (
+    "contraction",
+    "device",
+    "older",
+    "rule",
+    "spent",
+    "time_budget",
+    "tools",
+)  # modules whose facts are computed anew
 DERIVED = {Pass, RankSchedule, ScanSchedule, Schedule} | {f for f in FACTS if f.__module__.endswith(NEVER_KEPT)}
 SCALARS: dict[type, tuple[Any, ...]] = {
     int: (0, 1, -7, 2**62),

@@ -10,14 +10,16 @@ from types import ModuleType
 
 import pytest
 
-from fakes.asked import START, asking, judge, ran, whole
+from fakes.asked import START, asking, ran, sampled, whole
 from fakes.facts import PROBLEM
 from tilewright.edges.ledger import Ledger
+from tilewright.edges.models.scripted import scripted_reply
 from tilewright.facts import codec
 from tilewright.facts.candidate import Candidate, SourceFile
-from tilewright.facts.move import Ask, Move, Outcome, Stop, Try
-from tilewright.facts.outcome import Samples, Timed
+from tilewright.facts.dialogue import ToolAnswer, ToolCall
+from tilewright.facts.move import Ask, CallTool, Move, Outcome, Stop
 from tilewright.facts.run import Limits, Request
+from tilewright.facts.tools import NAMES
 from tilewright.report import summary
 from tilewright.run.drive import JournalMismatch
 
@@ -34,17 +36,6 @@ def script() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def sampled(move: Move) -> Outcome:
-    """The judge of the fakes, with samples that decide what may be claimed."""
-    found = judge(move)
-    if not (isinstance(move, Try) and isinstance(found, Timed)):
-        return found
-    ours = found.times_ns[0][1].mid
-    bursts = tuple((ours * (1 + 0.01 * i), ours * (1 + 0.02 * i)) for i in range(200))
-    eager = tuple((1000.0 * (1 + 0.01 * i),) for i in range(200))
-    return replace(found, samples=(Samples(name="ours", bursts_ns=bursts), Samples(name="eager", bursts_ns=eager)))
 
 
 def test_what_is_packed_is_small_holds_no_source_and_replays_to_the_same_end(
@@ -77,6 +68,25 @@ def test_what_is_packed_is_small_holds_no_source_and_replays_to_the_same_end(
         script.replayed((request, replace(context, start=START), kept))
     assert script.replayed((request, context, kept[:-2])) is None
     assert not any(isinstance(e.move, Ask) and e.move.prompt.messages for e in kept)
+
+
+def test_a_packed_run_with_tools_replays(script: ModuleType, tmp_path: Path) -> None:
+    """Its prompts that bring answers stay known as such without their words: they are no calls of the budget."""
+    calls = tuple(ToolCall(id="1", tool="search", arguments='{"query": "x"}') for _ in range(2))
+    on = asking(start=START, limits=Limits(calls=2), strategy="agent", tools=NAMES)
+    journal = tmp_path / "toy" / "run.db"
+    journal.parent.mkdir()
+
+    def judged(move: Move) -> Outcome:
+        return ToolAnswer(text="found") if isinstance(move, CallTool) else sampled(move)
+
+    replies = [scripted_reply("", calls=calls), whole("ns 800"), whole("ns 500")]
+    stop, events = ran(journal, "agent", replies, on=on, judge=judged)
+    with Ledger(journal) as ledger:
+        ledger.write(Request(run=on.run, problem=PROBLEM, strategy="agent", seed=0, budget_s=on.budget_s))
+        ledger.write(on)
+    assert sum(isinstance(e.move, CallTool) for e in events) == 2
+    assert script.replayed(script.unpacked(script.pack(journal, tmp_path / "kept"))).why == stop.why
 
 
 def journal_text(events: tuple[object, ...]) -> str:

@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..facts.errors import HarnessError, TilewrightError, UserError
+from ..facts.tools import NAMES, spec_of
 from ..facts.version import VERSION
 from . import config
 from .agent_runs import AgentRuns, Told
 from .listening import LOCAL, opened_socket, url_of
+from .looking import LookingTools
 from .tools import GUIDE, House, Tools
 
 if TYPE_CHECKING:
@@ -24,6 +26,10 @@ PATH = "/mcp"
 _GRACE_S = 2
 _LONGEST = 4000  # characters of an error
 _MOST_CHARACTERS = 32 << 20  # of what a call brings
+_OVER = (
+    " `files`, `path` and `base` say of what, as of submit (base alone: an attempt, or the library's). It books its "
+    "time on the run, and counts as no try."
+)
 _READS = ("read_problem", "read_skeletons", "attempts", "attempt", "wait")
 _WORKS = ("open_problem", "submit", "profile", "tune", "finish")
 
@@ -93,7 +99,18 @@ def _server(tools: Tools) -> MCPServer[Any]:
         waits = "ctx" in getattr(tools, name).__annotations__
         return Tool.from_function(asked, name=name, annotations=hints, context_kwarg="ctx" if waits else None)
 
-    made = [tool(name, reads=True) for name in _READS] + [tool(name, reads=False) for name in _WORKS]
+    looking = LookingTools(tools.desk)
+
+    def look(name: str) -> Tool:
+        spec = spec_of(name)
+        assert spec is not None
+        asked = _answering(getattr(looking, name), ToolError)
+        hints = ToolAnnotations(read_only_hint=not spec.of_a_candidate, destructive_hint=False, open_world_hint=False)
+        about = spec.about + (_OVER if spec.of_a_candidate else "")
+        return Tool.from_function(asked, name=name, description=about, annotations=hints, context_kwarg="ctx")
+
+    made = [look(name) for name in NAMES if name != "profile"]  # which is an attempt's, above
+    made += [tool(name, reads=True) for name in _READS] + [tool(name, reads=False) for name in _WORKS]
     return MCPServer("tilewright", instructions=GUIDE, version=VERSION, tools=made, log_level="WARNING")
 
 

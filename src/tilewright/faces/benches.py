@@ -35,12 +35,13 @@ class BenchRequest:
     wait: bool
     evaluator: str = ""
     without: tuple[str, ...] = ()
+    tools: bool = False
 
     @classmethod
     def of(cls, given: SearchOptions, *, strategy: str | None = None, without: tuple[str, ...] = ()) -> BenchRequest:
         return cls(
             strategy=strategy, model=given.model, base_url=given.base_url, effort=given.effort,
-            wait=not given.no_wait, evaluator=given.evaluator, without=without,
+            wait=not given.no_wait, evaluator=given.evaluator, without=without, tools=given.tools,
         )  # fmt: skip
 
     @property
@@ -54,7 +55,8 @@ class BenchRequest:
         named = (("--strategy", self.strategy), ("--model", self.model), ("--base-url", self.base_url),
                  ("--effort", self.effort), ("--evaluator", self.evaluator),
                  ("--without", ",".join(self.without)))  # fmt: skip
-        return tuple(word for flag, value in named if value for word in (flag, value))
+        words = tuple(word for flag, value in named if value for word in (flag, value))
+        return (*words, *(("--tools",) if self.tools and self.model else ()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

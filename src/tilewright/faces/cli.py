@@ -68,7 +68,7 @@ def optimize(
             seed=judging.seed, budget_s=budget_s, timing=judging.timed,
             sanitize=racecheck or (sanitized_by_default(problem, search.evaluator) if sanitize is None else sanitize),
             racecheck=racecheck, model=choice, limits=limits, evaluator=search.evaluator, without=parts_of(without),
-            algebra=not no_algebra,
+            algebra=not no_algebra, tools=search.tools,
         )  # fmt: skip
         access = ModelAccess(keys=config.key, wait=not search.no_wait)
         finished = run(asked, places=places, say=say(as_json), access=access)

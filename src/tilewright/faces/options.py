@@ -70,7 +70,8 @@ AgentBudgetOption = Annotated[
 ]
 
 StrategyOption = Annotated[
-    Literal["catalog", "fact", "oneshot", "best_of_n", "cutegen", "cutegen_paper", "evolve", "evolve_paper"] | None,
+    Literal["catalog", "fact", "oneshot", "best_of_n", "cutegen", "cutegen_paper", "evolve", "evolve_paper", "agent"]
+    | None,
     typer.Option("--strategy", help="How to search; default: catalog, with --model cutegen."),
 ]
 WithoutOption = Annotated[
@@ -190,6 +191,9 @@ class SearchOptions:
         Literal["minimal", "low", "medium", "high", "xhigh", "max"] | None,
         typer.Option("--effort", help="How long the model may reason."),
     ] = None
+    tools: Annotated[
+        bool, typer.Option("--tools", help="Let the model call tools before it replies: compile, run, time, code, ...")
+    ] = False
     evaluator: EvaluatorOption = ""
     no_wait: NoWaitOption = False
 

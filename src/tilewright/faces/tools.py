@@ -36,6 +36,8 @@ GUIDE = """Tilewright judges replacements of PyTorch modules: are they right, an
    where the module's own time goes; read_skeletons shows what Tilewright's library makes of it.
 2. submit a ModelNew with one change and one idea at a time. A refusal says what is wrong and where: mend that. What is
    accepted is timed against eager and torch.compile: a difference within the interval is noise. tune turns knobs.
+   Between two submissions, compile, run, time, code and tensor look at what you have not submitted yet, and count as
+   no try; search and read find notes and vetted kernels.
 3. finish hands over the best and writes the report.
 What takes long answers with "state": "working": call wait. Everything is kept: open_problem with the same folder goes
 on after a crash. The judge's inputs are drawn in secret and anew each time; results that are remembered, work that is
@@ -65,6 +67,10 @@ class Tools:
     def __init__(self, agent_runs: AgentRuns, house: House) -> None:
         self._desk = agent_runs
         self._house = house
+
+    @property
+    def desk(self) -> AgentRuns:
+        return self._desk
 
     async def open_problem(
         self, problem: str, ctx: Any, folder: str = "", budget: str = "", precision: Precision = "reference",
@@ -126,7 +132,12 @@ class Tools:
         patterns = [(m.case, p, points.get(p.id)) for m in context.matched for p in m.patterns]
         near = [f.path for f in context.near]
         return render(
-            "skeletons", patterns=patterns, unmatched=context.matched, any=bool(recipe), near=near, **shown(made)
+            "skeletons",
+            patterns=patterns,
+            unmatched=context.matched,
+            any=bool(recipe),
+            near=near,
+            **shown(made, whole=True),
         )
 
     async def attempts(self, run: str = "") -> Told:
@@ -144,7 +155,7 @@ class Tools:
         event = session.attempt(number)
         told = attempt_object(session.context, event, number=number)
         if source:
-            seen = shown(_candidate(session, event))
+            seen = shown(candidate_in(session, event), whole=True)
             told |= {"files": {f.path: f.text for f in seen["files"]}, "unchanged": seen["hidden"]}
         return told
 
@@ -159,7 +170,7 @@ class Tools:
         The answer is the judge's verdict, or "state": "working" after `wait_s` seconds: then call wait."""
         open_run = self._desk.open_run(run)
         session = open_run.at_hand()
-        what = _given(self._desk, session, files, path, base)
+        what = given(self._desk, session, files, path=path, base=base)
         if known := session.number_of(what):
             told = attempt_object(session.context, session.attempt(known), number=known)
             return told | {"note": f"this is attempt {known}, letter for letter: it was not judged again"}
@@ -240,9 +251,11 @@ class Tools:
         return await answers.answer(open_run, open_run.ask("the run is being ended", finished), ctx, wait_s)
 
 
-def _given(
-    agent_runs: AgentRuns, session: Session, files: dict[str, str | None] | None, path: str, base: str
-) -> Candidate | Recipe:
+def given(
+    agent_runs: AgentRuns, session: Session, files: dict[str, str | None] | None, *, path: str, base: str,
+    alone: bool = False,
+) -> Candidate | Recipe:  # fmt: skip
+    """What an agent names: files over a base, a path, what the library makes of the module; `alone`: or an attempt."""
     if path and (files or base):
         raise UserError("give either a path, or files and a base")
     if path:
@@ -252,6 +265,10 @@ def _given(
         if not recipe:
             raise UserError("the library makes nothing of this module; read_skeletons says why")
         return recipe
+    if not files and alone and base:
+        found = _base(session, base)
+        assert found is not None
+        return found
     if not files:
         raise UserError('give files (paths and texts, with a ModelNew in model.py), a path, or base="library"')
     return candidate_of(files, _base(session, base))
@@ -264,12 +281,16 @@ def _base(session: Session, base: str) -> Candidate | None:
         return composed(session.context, library(session.context))
     if not re.fullmatch("[0-9]{1,9}", base):
         raise UserError(f'base {base[:80]!r}: give the number of an attempt, or "library"')
-    return _candidate(session, session.attempt(int(base)))
+    return candidate_in(session, session.attempt(int(base)))
 
 
-def _candidate(session: Session, event: Event) -> Candidate:
+def candidate_in(session: Session, event: Event) -> Candidate:
+    """Of an attempt."""
     assert isinstance(event.move, Try)
-    what = event.move.what
+    return as_candidate(session, event.move.what)
+
+
+def as_candidate(session: Session, what: Candidate | Recipe) -> Candidate:
     return what if isinstance(what, Candidate) else composed(session.context, what)
 
 

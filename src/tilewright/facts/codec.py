@@ -17,7 +17,7 @@ T = TypeVar("T")
 _MODULES = (
     "..ir.program", "..ir.access", ".space", ".candidate", ".profile", ".outcome", ".tensor", ".problem", ".machine",
     ".pattern", ".discovery", ".dialogue", ".move", "..ir.graph", ".segment", ".realised", ".run", ".audit", ".winner",
-    ".demand", ".order", ".document", ".rule", ".verdict", ".gradients", ".ticket",
+    ".demand", ".order", ".document", ".rule", ".verdict", ".gradients", ".ticket", ".lesson",
 )  # fmt: skip
 
 

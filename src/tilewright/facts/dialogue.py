@@ -38,11 +38,31 @@ AS_IT_IS = Sampling()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call of one of facts.tools. `arguments`: a JSON object, as the model wrote it; `id`: as the provider has it."""
+
+    id: str
+    tool: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolAnswer:
+    """What a tool says, to whoever called it. `id`: of the call, where it came over a provider's interface."""
+
+    text: str
+    id: str = ""
+    tool: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One turn of the dialogue."""
+    """One turn of the dialogue: a model's may hold calls of tools, the user's that follows holds their answers."""
 
     role: Literal["user", "model"]
     text: str
+    calls: tuple[ToolCall, ...] = ()
+    answers: tuple[ToolAnswer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +71,20 @@ class Prompt:
 
     system: str
     messages: tuple[Message, ...]
+    tools: tuple[str, ...] = ()  # that may be called, by their names in facts.tools
+
+    @property
+    def brings_answers(self) -> bool:
+        """Whether it goes on after calls of tools: what it brings is their answers, and no new task."""
+        return bool(self.messages and self.messages[-1].answers)
 
     @property
     def digest(self) -> str:
         """Hex digest over all of its text."""
-        text = json.dumps([self.system, *([m.role, m.text] for m in self.messages)])
+        told = (
+            [m.role, m.text, *([c.arguments for c in m.calls]), *(a.text for a in m.answers)] for m in self.messages
+        )
+        text = json.dumps([self.system, *told])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -79,6 +108,7 @@ class Reply:
     usage: Usage | None = None
     price_usd: float | None = None
     tries: int = 1
+    calls: tuple[ToolCall, ...] = ()  # of tools, which it waits for
 
     @property
     def truncated(self) -> bool:
@@ -86,4 +116,4 @@ class Reply:
 
     @property
     def empty(self) -> bool:
-        return not self.text.strip()
+        return not self.text.strip() and not self.calls

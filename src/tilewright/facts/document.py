@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-DocumentKind = Literal["skeleton", "rule", "note", "winner", "realised"]
+DocumentKind = Literal["skeleton", "rule", "note", "winner", "realised", "lesson"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .candidate import Candidate
-from .dialogue import AS_IT_IS, Prompt, Reply, Sampling
-from .outcome import Captured, Failure, Inspected, Sanitized, Station, Timed, Tuned
+from .dialogue import AS_IT_IS, Prompt, Reply, Sampling, ToolAnswer
+from .outcome import Captured, Failure, Inspected, Interleaved, Sanitized, Station, Timed, Tuned
 from .pattern import Recipe, Subproblem
 from .profile import Question
 from .run import SearchContext
@@ -29,6 +29,24 @@ class Tune:
     recipe: Recipe
     pattern: str
     points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interleave:
+    """Time candidates in turns, in the same rounds of the first case: what two judgements, minutes apart, can't tell
+    apart, this does."""
+
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallTool:
+    """Have a tool of facts.tools at work, as a model asked between two submissions. `candidates`: what its edits made
+    of the files; `text`: a query, a name, or which elements of a tensor."""
+
+    tool: str
+    candidates: tuple[Candidate, ...] = ()
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +127,14 @@ class Stop:
     why: str
 
 
-Move = Try | Tune | Sanitize | Capture | Verify | Ask | Await | Inspect | Compose | Enter | Within | Stop
+Move = (
+    Try | Tune | Interleave | CallTool | Sanitize | Capture | Verify | Ask | Await | Inspect | Compose | Enter | Within
+    | Stop
+)  # fmt: skip
 Outcome = (
-    Timed | Tuned | Sanitized | Captured | Verified | Inspected | Candidate | Reply | SearchContext | Failure | None
-)
+    Timed | Tuned | Interleaved | ToolAnswer | Sanitized | Captured | Verified | Inspected | Candidate | Reply
+    | SearchContext | Failure | None
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

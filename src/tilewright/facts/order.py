@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from .dialogue import ToolAnswer
 from .move import Event, Move
-from .outcome import Captured, Failure, Inspected, Sanitized, Station, Timed, Tuned
+from .outcome import Captured, Failure, Inspected, Interleaved, Sanitized, Station, Timed, Tuned
 from .run import Request, SearchContext
 from .verdict import Verified
 
@@ -41,7 +42,7 @@ class Fault:
 
 
 # What an order that is carried out comes to.
-Found = SearchContext | Timed | Tuned | Sanitized | Captured | Verified | Inspected | Failure
+Found = SearchContext | Timed | Tuned | Interleaved | ToolAnswer | Sanitized | Captured | Verified | Inspected | Failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

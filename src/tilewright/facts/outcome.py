@@ -256,6 +256,23 @@ class PointTime:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class VariantTime:
+    """One candidate of an Interleave: ns per call, and the first candidate's time over its own, paired by round; None,
+    with the `failure`, where it did not run or was wrong."""
+
+    time_ns: Interval | None
+    ratio: Interval | None
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interleaved:
+    """Candidates timed in turns, in the order given; the first is what the others are held against."""
+
+    variants: tuple[VariantTime, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
     """Points measured interleaved in one cell, in the order given."""
 

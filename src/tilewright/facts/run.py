@@ -18,7 +18,8 @@ from .realised import Known
 from .segment import Segment
 from .space import Point
 
-AGENT = "agent"  # the strategy of a run whose moves a coding agent makes
+EDITION = 2  # of the rules by which strategies make their moves; a journal is replayed by those of its own
+AGENT = "agent"  # the strategy of a run whose moves an agent makes: a model, or a coding agent from outside
 GIVEN = "given"  # that of a run which judges one candidate
 
 
@@ -94,6 +95,12 @@ class Request:
     without: tuple[str, ...] = ()  # parts of the strategy that are switched off, to see what each is worth
     algebra: bool = True  # whether the amount of work may be changed (see frontend.rewrite.algebra)
     racecheck: bool = False  # where the winner goes under compute-sanitizer: under its racecheck, too
+    tools: bool = False  # a model may call tools between two submissions
+
+    @property
+    def from_outside(self) -> bool:
+        """Whether a coding agent makes the moves, through MCP: with a model named, strategy "agent" is a model's."""
+        return self.strategy == AGENT and self.model is None
 
 
 def patterns_by_id(matched: Sequence[Matched]) -> dict[str, Pattern]:
@@ -137,7 +144,16 @@ class SearchContext:
     libraries: Recipe = ()  # parts of the main case for which there is a library call
     inductor: tuple[Point, ...] = ()  # in which torch.compile may run what is left to torch, the likeliest first
     refusals: tuple[str, ...] = ()  # why libraries realise nothing of the main case, a sentence each
+    edition: int = 1  # of the strategies' rules: EDITION of the version that wrote this
+    hardware: tuple[str, ...] = ()  # what whoever writes kernels must know of the processor
+    tools: tuple[str, ...] = ()  # that a model may call between two submissions; () where it may call none
+    lessons: tuple[str, ...] = ()  # of earlier runs on such work, with effects
     opened_s: float = 0.0  # of the budget, that it took to learn this; 0.0: not counted, and nothing is judged early
+
+    @property
+    def from_outside(self) -> bool:
+        """As of the Request."""
+        return self.strategy == AGENT and not self.model
 
     @property
     def with_algebra(self) -> SearchContext:

@@ -15,7 +15,7 @@ class Spent:
 
     seconds: float = 0.0
     device_s: float = 0.0
-    calls: int = 0
+    calls: int = 0  # prompts put to a model, without those that bring answers of tools
     tries: int = 0
     tokens: int | None = 0
     usd: float | None = 0.0
@@ -29,7 +29,7 @@ class Spent:
         return Spent(
             seconds=self.seconds + event.wall_s,
             device_s=self.device_s + (0.0 if aside else event.wall_s),
-            calls=self.calls + asked,
+            calls=self.calls + (isinstance(event.move, Ask) and not event.move.prompt.brings_answers),
             tries=self.tries + isinstance(event.move.move if isinstance(event.move, Within) else event.move, Try),
             tokens=self.tokens if not asked else None if self.tokens is None or used is None else self.tokens + used,
             usd=self.usd if not asked else None if self.usd is None or price is None else self.usd + price,

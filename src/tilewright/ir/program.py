@@ -38,6 +38,12 @@ POINTWISE: Mapping[str, int] = MappingProxyType({
     "where": 3,
 })  # fmt: skip
 
+# Pointwise ones that take many instructions each, on any processor.
+TRANSCENDENTAL = frozenset((
+    "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh",
+    "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "sigmoid", "pow", "atan2",
+))  # fmt: skip
+
 # Name -> number of results. `moments` gives (mean, sum of squared deviations from the mean), `softmax_stats` gives
 # (maximum, sum of exp(x - maximum)), both by a numerically stable method; `max`/`min` propagate NaN; `argmax`/`argmin`
 # give the i64 position in the reduced dimensions flattened row-major: NaN wins, then the extremum's first position.

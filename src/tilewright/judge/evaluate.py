@@ -30,6 +30,7 @@ from .check.check import RefusedByCheck
 from .client import CellFault
 from .discover import LookedInto
 from .judgement import Hoarding, Judging
+from .looking import Looks
 from .memory.sizes import available_bytes
 from .opened import JudgeOptions as JudgeOptions
 from .opened import OpenProblem
@@ -86,6 +87,11 @@ class Judge:
         """Check and time all points of one pattern in one cell, on the first case. A point at which the cell dies is
         recorded, and the others go on in a new one. `compiled`: as in `evaluate`."""
         return tuned(self.opened, candidate, pattern, points, compiled=compiled)
+
+    @property
+    def looks(self) -> Looks:
+        """What is looked at without a verdict: candidates in turns, and what tools see of one."""
+        return Looks(self.opened)
 
     def inspect(self, candidate: Candidate | None, question: Question = "auto") -> Inspected | Failure:
         """Profile a call of the first case: of a candidate that was judged, in a fresh cell and under ncu, or of the

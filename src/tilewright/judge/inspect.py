@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 from ..facts.outcome import Inspected, Launches, NamedTime
 from ..facts.problem import Target
 from ..facts.profile import KernelProfile, Measure
+from ..ir.graph import Graph
+from ..ir.program import TRANSCENDENTAL
 from .client import Cell
 from .memory.case_memory import CaseMemory
 from .profile.changes import of_operators
@@ -36,6 +39,11 @@ def summed(spent: Sequence[wire.SpentClocks], *, target: Target, launches: Launc
     named.sort(key=lambda n: -n.ns)
     total = sum(n.ns for n in named)
     return Inspected(longest=tuple(named[:_MOST]), kinds=len(named), ns=total, launches=launches)
+
+
+def evaluations(graph: Graph | None) -> int:
+    """Of transcendental functions, in one call of a module; 0 where it could not be traced."""
+    return sum(prod(node.shape) for node in graph.nodes if node.op in TRANSCENDENTAL) if graph is not None else 0
 
 
 def operators(found: Inspected, call: ProfiledCall) -> tuple[KernelProfile, ...]:

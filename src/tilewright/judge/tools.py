@@ -18,7 +18,7 @@ from .check.check import RefusedByCheck
 from .check.plan import secret
 from .client import Cell, CellFault
 from .discover import LookedInto, looked_into
-from .inspect import of_the_cpu, seen, summed
+from .inspect import evaluations, of_the_cpu, seen, summed
 from .memories import Case
 from .memory.sizes import check_memory_sizes
 from .opened import OpenProblem
@@ -60,7 +60,7 @@ def _told(opened: OpenProblem, found: wire.Profiled, candidate: Candidate | None
     target, case = opened.problem.target, opened.cases[0]
     launches = Launches(count=found.launches, cost_ns=found.launch_ns) if found.launches else None
     told = summed(found.spent, target=target, launches=launches)
-    call = ProfiledCall(opened.machine, case.described.work, max(told.ns, 1.0))
+    call = ProfiledCall(opened.machine, case.described.work, max(told.ns, 1.0), special=evaluations(case.facts.graph))
     if target == "cpu":
         return of_the_cpu(told, call)
     why = lack(case.described)
@@ -72,7 +72,7 @@ def _told(opened: OpenProblem, found: wire.Profiled, candidate: Candidate | None
         opened.turns.turn("profiling"),
     ):  # fmt: skip
         look = ProfileLook(
-            job=_job(opened, candidate, case, folder), reports=reports, question=question, say=opened.say
+            job=recorded_job(opened, candidate, case, folder), reports=reports, question=question, say=opened.say
         )
         return replace(told, diagnosis=diagnosed(look, found.spent, call, launches))
 
@@ -90,7 +90,7 @@ def sanitized(opened: OpenProblem, candidate: Candidate) -> Sanitized | Failure:
         return Sanitized(clean=(), notes=(f"{why}; `tilewright evaluate --sanitize` does it",))
     tools = (sanitizing.MEMCHECK, sanitizing.RACECHECK) if options.racecheck else (sanitizing.MEMCHECK,)
     with opened.cells.folder("sanitizer") as folder, opened.turns.turn("watching memory"):
-        job = replace(_job(opened, candidate, case, folder), tools=tools, limit_s=limit_s / len(tools))
+        job = replace(recorded_job(opened, candidate, case, folder), tools=tools, limit_s=limit_s / len(tools))
         return sanitizing.watched(job, target=target, say=opened.say)
 
 
@@ -131,7 +131,7 @@ def look_into(opened: OpenProblem) -> LookedInto | None:
         )
 
 
-def _job(opened: OpenProblem, candidate: Candidate, case: Case, folder: Path) -> sanitizing.SanitizerJob:
+def recorded_job(opened: OpenProblem, candidate: Candidate, case: Case, folder: Path) -> sanitizing.SanitizerJob:
     """What judge.candidate_process.rerun is to run; what the candidate is called with lies in the folder then."""
     with opened.memories.memory(case, sizes=check_memory_sizes) as memory:
         memory.state.take()

@@ -7,14 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ..facts.dialogue import Reply
-from ..facts.move import Ask, Await, Capture, Event, Inspect, Sanitize, Try, Tune
+from ..facts.move import Ask, Await, CallTool, Capture, Event, Inspect, Interleave, Sanitize, Try, Tune
 from ..facts.outcome import Timed
 from ..facts.spent import Spent
 from . import words
 
-_COUNTED = re.compile(r"^(?:step|generation|reply) \d+(?: of \d+)?(?:: |$)")
+_COUNTED = re.compile(r"^(?:step|turn|generation|reply) \d+(?: of \d+)?(?:: |$)")
+_AFTER_TOOLS = "after tools"
 _NAMES = {"": "replies", "again": "asked once more"}
-_OTHERS = ((Try, "judging"), (Tune, "tuning"), (Inspect, "profiling"), (Sanitize, "compute-sanitizer"),
+_OTHERS = ((Try, "judging"), (Interleave, "timing in turns"), (CallTool, "tools"), (Tune, "tuning"),
+           (Inspect, "profiling"), (Sanitize, "compute-sanitizer"),
            (Capture, "CUDA graphs"), (Await, "the agent itself"))  # fmt: skip
 
 
@@ -49,6 +51,8 @@ def stage_of(event: Event) -> str:
     name."""
     if not isinstance(event.move, Ask):
         return next((name for kind, name in _OTHERS if isinstance(event.move, kind)), "")
+    if event.move.prompt.brings_answers:
+        return _AFTER_TOOLS
     said, again, _ = event.move.why.partition(", again")
     if again:
         return _NAMES["again"]
@@ -101,7 +105,7 @@ def _gains(events: Sequence[Event]) -> Iterator[GainRow]:
     best, steps, spent = 0.0, 0, Spent()
     for event in events:
         spent = spent.after(event)
-        steps += isinstance(event.move, Ask) and stage_of(event) not in (_NAMES["again"], "mend")
+        steps += isinstance(event.move, Ask) and stage_of(event) not in (_NAMES["again"], _AFTER_TOOLS, "mend")
         ratio = event.outcome.ratio("eager") if isinstance(event.outcome, Timed) else None
         if ratio is None or ratio.mid <= best or not isinstance(event.move, Try):
             continue

@@ -10,7 +10,7 @@ from ..facts.candidate import Candidate
 from ..facts.move import Capture, Event, Sanitize, Stop, Try, Tune
 from ..facts.outcome import Captured, Failure, PointTime, Sanitized, Timed, Tuned
 from ..facts.pattern import Pattern, Recipe
-from ..facts.run import AGENT, SearchContext
+from ..facts.run import SearchContext
 from ..facts.space import Point
 
 Status = Literal["improved", "no_improvement", "failed", "unfinished"]
@@ -100,7 +100,7 @@ def _distilled(context: SearchContext, events: Sequence[Event]) -> Ending:
         )  # fmt: skip
     if stop is None:
         by_agent = "the agent has not finished it; it continues by opening the folder again, through `tilewright mcp`"
-        said = by_agent if context.strategy == AGENT else "the run has not ended; `tilewright resume DIR` continues it"
+        said = by_agent if context.from_outside else "the run has not ended; `tilewright resume DIR` continues it"
         verdict = ShownVerdict(accepted=False, stage="search", reason="unfinished", summary=said + _so_far(tries))
         return Ending(status="unfinished", verdict=verdict, best=None, timed=None, seen=seen)
     status, verdict = _kept(stop, events)

@@ -3,7 +3,23 @@
 from __future__ import annotations
 
 from ..facts.candidate import Candidate
-from ..facts.move import Ask, Await, Capture, Compose, Enter, Inspect, Move, Sanitize, Stop, Try, Tune, Verify, Within
+from ..facts.move import (
+    Ask,
+    Await,
+    CallTool,
+    Capture,
+    Compose,
+    Enter,
+    Inspect,
+    Interleave,
+    Move,
+    Sanitize,
+    Stop,
+    Try,
+    Tune,
+    Verify,
+    Within,
+)
 from ..facts.pattern import Recipe
 
 
@@ -23,6 +39,10 @@ def what(move: Move) -> str:
             return f"{_named(move.what)}, its memory watched"
         case Capture():
             return f"{_named(move.what)} as a CUDA graph"
+        case Interleave():
+            return f"time {len(move.candidates)} candidates in turns"
+        case CallTool():
+            return f"tool {move.tool}" + (f": {move.text[:60]}" if move.text else "")
         case Verify():
             return f"{_named(move.what)}, before it is judged"
         case Stop():

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..facts.candidate import Candidate
-from ..facts.dialogue import Reply
+from ..facts.dialogue import Reply, ToolAnswer
 from ..facts.move import Await, Enter, Event, Stop, Try, Tune, Within
-from ..facts.outcome import Captured, Failure, Inspected, OutputError, Sanitized, Timed, Tuned
+from ..facts.outcome import Captured, Failure, Inspected, Interleaved, OutputError, Sanitized, Timed, Tuned
 from ..facts.pattern import Recipe
 from ..facts.problem import TensorSpec
 from ..facts.run import SearchContext
@@ -291,6 +291,10 @@ def _fate(event: Event, end: Ending) -> tuple[str, str]:
             return "tuned", f"fastest: {words.settings(best.point)}" if best else "none of them ran"
         case _, Reply() as reply:
             return "replied", words.reply(reply)
+        case _, Interleaved() as turns:
+            return "seen", ", ".join(f"{v.ratio.mid:.3g}x" if v.ratio else v.failure for v in turns.variants[1:])
+        case _, ToolAnswer() as answer:
+            return "seen", answer.text.split("\n", 1)[0][:200]
         case _, Inspected() as inspected:
             return "seen", words.inspected(inspected)
         case _, Verified() as verified:

@@ -9,7 +9,21 @@ from typing import TYPE_CHECKING, Self
 from ..facts.candidate import Candidate
 from ..facts.errors import UserError
 from ..facts.machine import Machine
-from ..facts.move import Capture, Compose, Enter, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
+from ..facts.move import (
+    CallTool,
+    Capture,
+    Compose,
+    Enter,
+    Inspect,
+    Interleave,
+    Move,
+    Outcome,
+    Sanitize,
+    Try,
+    Tune,
+    Verify,
+    Within,
+)
 from ..facts.outcome import Station
 from ..facts.pattern import Choice, Recipe
 from ..facts.run import GIVEN, Request, SearchContext
@@ -24,6 +38,7 @@ from .opened import OpenedJudge
 from .places import Places, Say
 from .realisations import vouched
 from .subproblems import Subproblems
+from .tool_calls import answered
 
 if TYPE_CHECKING:
     from ..judge.evaluate import Judge
@@ -138,6 +153,10 @@ class Evaluator:
                 ours = what if isinstance(what, Candidate) else composed(context, what)
                 choices = () if isinstance(what, Candidate) else what
                 return self.judge.capture(ours, compiled=compiled(ours, choices))
+            case CallTool():
+                return answered(lambda: self.judge, context, move, realised=self.places.realised)
+            case Interleave(candidates=candidates):
+                return self.judge.looks.interleave(candidates)
             case Verify():
                 return _verified(self, context, move.what)
             case Tune():

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ..edges.gpu.hardware import hardware
 from ..edges.toolchain import languages, versions
 from ..facts.candidate import Candidate, SourceFile
 from ..facts.document import Document
 from ..facts.pattern import Choice, Pattern, Recipe, subproblem_of, subproblems_written
 from ..facts.realised import Known
-from ..facts.run import AGENT, GIVEN, CaseFacts, Matched, Request, SearchContext, patterns_by_id
+from ..facts.run import AGENT, EDITION, GIVEN, CaseFacts, Matched, Request, SearchContext, patterns_by_id
 from ..realise.compose import compose
 from ..realise.digests import skeleton_digests
 from ..realise.written.near import skeletons_near
@@ -84,7 +85,8 @@ class Learning:
             languages=languages(self._problem.target), hinted=(*hinted, *near),
             model=request.model.name if request.model else "", limits=request.limits,
             start=self._start(matched, remembered) if request.model else None, near=self._near(),
-            without=request.without, rewritten=rewritten, parts=looked.discovery.parts if looked else (),
+            without=request.without, edition=EDITION, hardware=hardware(device), rewritten=rewritten,
+            parts=looked.discovery.parts if looked else (),
             spreads=looked.spreads if looked else (), known=realised,
             libraries=called if looked or request.strategy != "fact" else (),
             inductor=inductor_points(request, cases[0].graph), refusals=refusals,
@@ -139,7 +141,9 @@ class Learning:
         request = self._request
         if request.model is None and request.strategy != AGENT:
             return ()
-        return skeletons_near(category(self._opened.cases[0].graph), self._problem.target)
+        graph = self._opened.cases[0].graph
+        ops = {node.op for node in graph.nodes} if graph is not None else set()
+        return skeletons_near(category(graph), self._problem.target, ops)
 
     def _start(self, matched: tuple[Matched, ...], remembered: Recipe) -> Candidate | None:
         """Every pattern realised, at the point that won before or the likeliest one; None where nothing matched."""

@@ -12,16 +12,18 @@ from pathlib import Path
 from ..edges.ledger import Ledger
 from ..edges.models import Keys, Model, open_model
 from ..facts.candidate import Candidate
-from ..facts.dialogue import Reply
+from ..facts.dialogue import Reply, ToolAnswer
 from ..facts.errors import HarnessError, ModelOut, Pending, UserError
 from ..facts.machine import Machine
 from ..facts.move import (
     Ask,
     Await,
+    CallTool,
     Capture,
     Enter,
     Event,
     Inspect,
+    Interleave,
     Move,
     Outcome,
     Sanitize,
@@ -31,18 +33,20 @@ from ..facts.move import (
     Verify,
     Within,
 )
-from ..facts.outcome import Captured, Failure, Inspected, Sanitized, Station, Timed, Tuned
+from ..facts.outcome import Captured, Failure, Inspected, Interleaved, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
-from ..facts.run import AGENT, GIVEN, Request, SearchContext, Timing, patterns_by_id
+from ..facts.run import GIVEN, Request, SearchContext, Timing, patterns_by_id
 from ..facts.time_budget import TimeBudget
 from ..facts.verdict import Verified
 from ..judge import sanitize as sanitizing
+from ..search.retrieve import lessons
 from ..search.retrieve import store as table
 from ..search.strategies import ASKING, MAY_ASK, PARTS, STRATEGIES, given
 from ..search.tune import memory
 from .drive import Elsewhere, JournalMismatch, Strategy, drive
 from .evaluator import Evaluator
 from .in_time import OutOfTime, best_of, ended_in_time
+from .lessons import learnt, offered
 from .matching import composed
 from .places import Places, Say
 from .realisations import realised_by
@@ -172,7 +176,7 @@ def resume(*, places: Places, say: Say, access: ModelAccess = _NOBODY) -> Finish
             raise UserError(
                 f"{places.out}: the run was stopped before its first record; remove the folder and start again"
             )
-        if request.strategy == AGENT:
+        if request.from_outside:
             raise UserError(
                 f"{places.out}: a coding agent makes the moves of this run; the agent continues it by opening the "
                 f"folder again, through `tilewright mcp`; `tilewright report {places.out}` tells how far it is"
@@ -220,6 +224,7 @@ def _searched(
                 say_winnable(bench.judge, context, say=say)
             if not request.evaluator and request.model is None:
                 context = replace(context, opened_s=time.passed_s())
+            context = offered(context, request, folder=places.lessons)
             ledger.write(context)
         executor = _Executor(request, bench, access)
         kept = _Kept(context, ledger, places.candidate, judged)
@@ -303,6 +308,9 @@ def hand_over(
         for entry in realised_by(context, events, stop, journal=str(places.journal.resolve())):
             if warning := table.remember(places.realised, entry):
                 say(warning)
+    found = learnt(context, events) if remember and context.model else ()
+    if found and (warning := lessons.remember(places.lessons, context.run, found)):
+        say(warning)
     candidate = stop.best if isinstance(stop.best, Candidate) else composed(context, stop.best or ())
     write_candidate(candidate, places.candidate)
     return Finished(context=context, events=events, stop=stop, candidate=candidate, candidate_dir=places.candidate)
@@ -410,6 +418,11 @@ def progress(event: Event) -> str:
             tokens = f"{reply.usage.output_tokens} tokens" if reply.usage else "tokens unknown"
             price = "price unknown" if reply.price_usd is None else f"${reply.price_usd:.4f}"
             return f"asked {reply.model} ({ask.why}): {tokens}, {price} ({event.wall_s:.1f} s)"
+        case Interleave(candidates=candidates), Interleaved() as turns:
+            ratios = [f"{v.ratio.mid:.3g}x" if v.ratio else v.failure[:60] for v in turns.variants[1:]]
+            return f"timed in turns: {len(candidates)} candidates, {', '.join(ratios)} ({event.wall_s:.1f} s)"
+        case CallTool(tool=tool), ToolAnswer() as answer:
+            return f"tool {tool}: {answer.text.splitlines()[0][:100] if answer.text else ''} ({event.wall_s:.1f} s)"
         case Inspect(), Inspected() as inspected:
             return f"profiled: {inspected.ns / 1e3:.1f} us under {inspected.kinds} name(s) ({event.wall_s:.1f} s)"
         case Verify(), Verified() as verified:

@@ -11,6 +11,7 @@ from ..facts.machine import Machine
 from ..facts.move import Move, Outcome
 from ..facts.outcome import Station
 from ..facts.run import Request, SearchContext
+from ..search.retrieve import lessons
 from ..search.retrieve import store as table
 from ..search.tune import memory
 
@@ -43,6 +44,11 @@ class Places:
     def realised(self) -> Path:
         """The table of what was realised before."""
         return self.cache / table.FOLDER
+
+    @property
+    def lessons(self) -> Path:
+        """What earlier runs have learnt."""
+        return self.cache / lessons.FOLDER
 
     @property
     def winners(self) -> Path:

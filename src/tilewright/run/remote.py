@@ -11,10 +11,26 @@ from typing import Self
 
 from ..edges.bundle import Bundle
 from ..facts.candidate import Candidate
+from ..facts.dialogue import ToolAnswer
 from ..facts.errors import HarnessError, Pending, UserError
-from ..facts.move import Capture, Compose, Enter, Event, Inspect, Move, Outcome, Sanitize, Try, Tune, Verify, Within
+from ..facts.move import (
+    CallTool,
+    Capture,
+    Compose,
+    Enter,
+    Event,
+    Inspect,
+    Interleave,
+    Move,
+    Outcome,
+    Sanitize,
+    Try,
+    Tune,
+    Verify,
+    Within,
+)
 from ..facts.order import Answer, Fault, Job, Order
-from ..facts.outcome import Captured, Failure, Inspected, Sanitized, Station, Timed, Tuned
+from ..facts.outcome import Captured, Failure, Inspected, Interleaved, Sanitized, Station, Timed, Tuned
 from ..facts.problem import Problem
 from ..facts.run import Request, SearchContext
 from ..facts.verdict import Verified
@@ -25,7 +41,8 @@ _POLL_S = 1.0
 _KIND = "bundle"
 _ANSWERED_BY = {
     Try: (Timed, Failure), Tune: (Tuned, Failure), Sanitize: (Sanitized, Failure), Inspect: (Inspected, Failure),
-    Capture: (Captured, Failure), Verify: (Verified,), Enter: (SearchContext, Failure),
+    Interleave: (Interleaved,), CallTool: (ToolAnswer,), Capture: (Captured, Failure),
+    Verify: (Verified,), Enter: (SearchContext, Failure),
     Within: (Timed, Tuned, Sanitized, Inspected, Failure),
 }  # fmt: skip
 

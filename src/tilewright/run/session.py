@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..edges.ledger import Ledger
 from ..facts.candidate import Candidate
 from ..facts.errors import HarnessError, UserError
-from ..facts.move import Await, Event, Inspect, Move, Outcome, Stop, Try
+from ..facts.move import Await, CallTool, Event, Inspect, Move, Outcome, Stop, Try
 from ..facts.outcome import Station, Timed
 from ..facts.pattern import Recipe
 from ..facts.problem import Problem
@@ -27,6 +27,8 @@ from .evaluator import Evaluator
 from .optimize import Finished, hand_over, new_run, progress, sanitized_by_default
 from .places import Bench, BenchOf, Places, Say
 from .remote import Remote
+
+_MOST_TEXT = 300  # characters of a query
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +136,11 @@ class Session(RunRecord):
         self._begin()
         return self._make(Inspect(what=what, question=question))
 
+    def use(self, tool: str, candidates: tuple[Candidate, ...] = (), text: str = "") -> Event:
+        """Have a tool of facts.tools at work."""
+        self._begin()
+        return self._make(CallTool(tool=tool, candidates=candidates, text=text[:_MOST_TEXT]))
+
     def tune(self, number: int) -> tuple[Event, ...]:
         """Have the knobs of an accepted attempt turned; what was measured."""
         attempt = self.attempt(number)
@@ -213,7 +220,7 @@ def _request(problem: Problem, terms: Terms) -> Request:
 
 def _require_same(request: Request, problem: Problem, places: Places) -> None:
     """That the folder holds no other run than this problem's, made by an agent."""
-    if request.strategy != AGENT:
+    if not request.from_outside:
         raise UserError(f"{places.out}: holds a run of strategy {request.strategy!r}; choose another folder")
     if request.problem.digest != problem.digest:
         raise UserError(

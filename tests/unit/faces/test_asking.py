@@ -11,6 +11,7 @@ import pytest
 from fakes.command import tilewright
 from tilewright.edges.ledger import Ledger
 from tilewright.facts.dialogue import Reply
+from tilewright.facts.move import CallTool
 from tilewright.facts.outcome import Failure, Timed
 
 PROBLEM = """
@@ -118,3 +119,48 @@ def test_letters_carry_a_run_from_a_refusal_to_a_kernel_that_is_right(tmp_path: 
     assert any("First diagnose" in text for text in texts) and any("twenty-four" in text for text in texts)
     report = (tmp_path / "run" / "report.md").read_text()
     assert "mailbox: tokens unknown, price unknown" in report
+
+
+def mailed(folder: Path, kind: str, text: str) -> str:
+    """Answer the letter that waits with a file of this kind; the letter's text."""
+    letters = sorted(folder.glob("*.prompt.md"))
+    (waiting,) = [
+        p for p in letters
+        if not any(p.with_name(p.name.replace(".prompt.md", end)).exists() for end in (".reply.md", ".calls.json"))
+    ]  # fmt: skip
+    waiting.with_name(waiting.name.replace(".prompt.md", kind)).write_text(f"{text}\nEND OF REPLY\n")
+    return waiting.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.measured
+@pytest.mark.usefixtures("own_cache")
+def test_calls_of_tools_go_by_letter_and_what_a_run_has_learnt_stands_in_the_next(tmp_path: Path) -> None:
+    (tmp_path / "cosines.py").write_text(PROBLEM)
+    (tmp_path / "others.py").write_text(PROBLEM)
+    flags = ("--target", "cpu", "--timing", "0.2s", "--no-compile", "--budget", "2calls", "--no-wait", "--tools")
+    model = ("--strategy", "cutegen", "--without", "library", "--model", "mailbox:box")
+    tilewright("optimize", "cosines.py", "--out", "run", *flags, *model, cwd=tmp_path, expect=75)
+    wrong = KERNEL.removesuffix("END OF REPLY\n")
+    calls = [{"tool": "run", "arguments": {"edits": wrong}}, {"tool": "search", "arguments": {"query": "fusion"}}]
+    asked = mailed(tmp_path / "box", ".calls.json", json.dumps(calls))
+    assert "To call tools first" in asked and "instruction sets" in asked
+    tilewright("resume", "run", "--no-wait", cwd=tmp_path, expect=75)
+    (answers,) = (tmp_path / "box").glob("*.answers.md")
+    assert "refused at check: wrong values" in answers.read_text() and "`search` answers:" in answers.read_text()
+    mailed(tmp_path / "box", ".reply.md", wrong)
+    tilewright("resume", "run", "--no-wait", cwd=tmp_path, expect=75)
+    mailed(tmp_path / "box", ".reply.md", MENDED.removesuffix("END OF REPLY\n"))
+    found = json.loads(tilewright("resume", "run", "--no-wait", "--json", cwd=tmp_path))
+    assert found["verdict"]["accepted"], found["verdict"]
+    with Ledger(tmp_path / "run" / "run.db", readonly=True) as ledger:
+        assert [e.move.tool for e in ledger.events() if isinstance(e.move, CallTool)] == ["run", "search"]
+    assert "tools" in (tmp_path / "run" / "report.md").read_text()
+    tilewright("optimize", "others.py", "--out", "next", *flags, *model, cwd=tmp_path, expect=75)
+    asked = mailed(tmp_path / "box", ".reply.md", "No.")
+    assert "What earlier runs on such work found on this machine" in asked
+    assert "one pass over memory: wrong values (refused by the judge; cosines, f32[64,1024])" in asked
+    off = tuple("library,lessons" if word == "library" else word for word in model)
+    tilewright("optimize", "others.py", "--out", "without", *flags, *off, cwd=tmp_path, expect=75)
+    assert "What earlier runs" not in mailed(tmp_path / "box", ".reply.md", "No.")

@@ -20,7 +20,8 @@ from mcp import Client, MCPError, StdioServerParameters
 
 from tilewright.edges.ledger import Ledger
 from tilewright.edges.sandbox.processes import children
-from tilewright.facts.move import Await, Inspect, Stop, Try
+from tilewright.facts.move import Await, CallTool, Inspect, Stop, Try
+from tilewright.facts.tools import NAMES, TOOLS
 
 PROBLEM = """
 import torch
@@ -124,8 +125,10 @@ async def until_it_is_killed(folder: Path) -> None:
         tools = {t.name for t in (await agent.client.list_tools()).tools}
         assert tools == {
             "open_problem", "read_problem", "read_skeletons", "submit", "attempts", "attempt", "profile", "tune",
-            "wait", "finish",
+            "wait", "finish", *NAMES,
         }  # fmt: skip
+        abouts = {t.name: t.description for t in (await agent.client.list_tools()).tools}
+        assert all(spec.about in abouts[spec.name] for spec in TOOLS if spec.name != "profile")  # the one table
         assert "lies outside" in await agent.refused("open_problem", problem="/etc/passwd")
         assert "no such file" in await agent.refused("open_problem", problem="problems/sines.py")
         assert "open one with open_problem" in await agent.refused("read_problem")
@@ -140,6 +143,14 @@ async def until_it_is_killed(folder: Path) -> None:
         assert {"aten::cos": 24, "aten::add": 24}.items() <= {n["name"]: n["times"] for n in profile["longest"]}.items()
         assert "ModelNew in model.py" in await agent.refused("submit", idea="nothing")
         files = {"model.py": RIGHT, "many.py": "HOW_MANY = 25\n"}
+        looked = await agent.told("run", files=files)
+        assert looked["tool"] == "run" and "refused at check: wrong values" in looked["answer"]
+        right = {"model.py": RIGHT, "many.py": "HOW_MANY = 24\n"}
+        assert "right on the smallest case" in (await agent.told("run", files=right))["answer"]
+        assert "variant 1: " in (await agent.told("time", variants=[right], base="library"))["answer"]
+        assert "float32[64, 512]; 0 NaN" in (await agent.told("tensor", base="library"))["answer"]
+        assert "rule" in (await agent.told("search", query="pointwise fusion"))["answer"]
+        assert "give one to 3" in await agent.refused("time", variants=[])
         wrong = await agent.told("submit", idea="one cosine", files=files)
         assert (wrong["attempt"], wrong["state"], wrong["best"]) == (1, "refused", None)
         assert (wrong["verdict"]["stage"], wrong["verdict"]["reason"]) == ("check", "wrong_values")
@@ -190,7 +201,7 @@ def test_an_agent_is_killed_midway_and_carries_its_run_to_the_report(agent_runs:
     with Ledger(run / "run.db", readonly=True) as ledger:
         moves = [e.move for e in ledger.events() if not isinstance(e.move, Await)]
         agents = {e.move.agent for e in ledger.events() if isinstance(e.move, Await)}
-    assert [type(m) for m in moves] == [Inspect, Try, Try, Inspect, Stop]
+    assert [type(m) for m in moves] == [Inspect, *[CallTool] * 5, Try, Try, Inspect, Stop]
     assert all(name.startswith("mcp ") for name in agents)
 
 

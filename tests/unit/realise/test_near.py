@@ -23,3 +23,13 @@ def test_every_kind_of_work_has_an_answer_that_fits_into_a_prompt(category: str,
 def test_a_product_is_learnt_from_the_tensor_cores_main_loop() -> None:
     for category in ("gemm", "convolution", "attention"):
         assert "wgmma" in skeletons_near(category, "cuda")[0].text
+
+
+def test_parts_that_a_module_has_no_use_for_are_left_out_with_a_line_in_their_place() -> None:
+    (attention,) = skeletons_near("attention", "cpu")
+    assert "struct SoftmaxStats" in attention.text and "struct Ranking" not in attention.text
+    assert "// (ranking: not of use here)" in attention.text and "struct Moments" not in attention.text
+    (ranks,) = skeletons_near("attention", "cpu", {"largest", "exp"})
+    assert "struct Ranking" in ranks.text and "struct Moments" not in ranks.text
+    whole = skeletons_near("row_reduction", "cpu", {"largest", "argmax", "moments"})[1]
+    assert "not of use here" not in whole.text

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...facts.dialogue import Reply, Usage
+from ...facts.dialogue import Reply, ToolCall, Usage
 from ...facts.move import Ask
 from .model import Model
 
@@ -38,9 +38,17 @@ def bounded(reply: Reply) -> Reply:
     usage = reply.usage if reply.usage is not None and _counted(reply.usage) else None
     price = reply.price_usd if _is_price(reply.price_usd) else None
     return replace(
-        reply, text=text, finish="length" if long else reply.finish, usage=usage, price_usd=price,
+        reply, text=text, calls=tuple(map(_kept, reply.calls)),
+        finish="length" if long else reply.finish, usage=usage, price_usd=price,
         model="".join(c if c.isprintable() else "?" for c in reply.model[:_LONGEST_NAME]),
     )  # fmt: skip
+
+
+def _kept(call: ToolCall) -> ToolCall:
+    """The call, without halves of letters."""
+    return replace(
+        call, **{name: getattr(call, name).encode(errors="replace").decode() for name in ("id", "tool", "arguments")}
+    )
 
 
 def _counted(usage: Usage) -> bool:

@@ -14,12 +14,18 @@ from ...facts.dialogue import Finish, ModelChoice, Prompt, Reply, Usage
 from ...facts.errors import UserError
 from ...facts.move import Ask
 from .bounded import MOST_CHARACTERS, is_count
+from .calling import calls_in, parameters, parts_of
 from .clients import Close, client_of
 from .patience import Passing, RetryPolicy, patiently
 from .prices import price_usd
 from .providers import Provider
 
-_FINISH: dict[str | None, Finish] = {"stop": "stop", "length": "length", "content_filter": "filtered"}
+_FINISH: dict[str | None, Finish] = {
+    "stop": "stop",
+    "length": "length",
+    "content_filter": "filtered",
+    "tool_call": "stop",
+}
 _MOST_OF_AN_ERROR = 300
 _NONSENSE = (
     ValueError,
@@ -83,13 +89,19 @@ class Direct:
             "request_timeout": self._patience.call_s,
             "timeout": self._patience.idle_s,
         }
-        if self._choice.effort is not None:  # a model that reasons takes no temperature
+        # Anthropic wants the thoughts before a call of a tool back with its answer, which nobody has kept.
+        aside = self._provider.wire == "anthropic" and ask.prompt.brings_answers
+        if self._choice.effort is not None and aside:
+            pass
+        elif self._choice.effort is not None:  # a model that reasons takes no temperature
             settings["thinking"] = ask.sampling.effort or self._choice.effort
         elif ask.sampling.temperature is not None:
             settings["temperature"] = ask.sampling.temperature
         try:
             messages = _messages(ask.prompt)
-            async with model_request_stream(model, messages, model_settings=settings) as stream:
+            async with model_request_stream(
+                model, messages, model_settings=settings, model_request_parameters=parameters(ask.prompt)
+            ) as stream:
                 seen = 0
                 async for event in stream:
                     seen += _characters(event)
@@ -106,14 +118,15 @@ class Direct:
             raise Passing("the stream ended before the reply did")
         text = "".join(part.content for part in response.parts if isinstance(part, TextPart))
         finish = _FINISH.get(response.finish_reason, "unknown")
-        if not text.strip() and finish == "stop" and tried < self._patience.tries:
+        calls = calls_in(response.parts)
+        if not text.strip() and not calls and finish == "stop" and tried < self._patience.tries:
             raise Passing("the reply was empty")
         usage = _usage(response.usage)
         name = response.model_name or self._model
         known_as, address = self._provider.known_as or self._provider.name, self._choice.base_url
         priced = usage is not None and not self._provider.keyless
         price = price_usd(response.usage, model=name, provider=known_as, base_url=address) if priced else None
-        return Reply(text=text, finish=finish, model=name, usage=usage, price_usd=price, tries=tried)
+        return Reply(text=text, finish=finish, model=name, usage=usage, price_usd=price, tries=tried, calls=calls)
 
     def _told(self, error: BaseException) -> str:
         """The error in a line, without the key."""
@@ -124,7 +137,7 @@ class Direct:
 def _characters(event: Any) -> int:
     """How much text a piece of a stream brings."""
     piece = getattr(event, "part", None) or getattr(event, "delta", None)
-    texts = (getattr(piece, name, None) for name in ("content", "content_delta"))
+    texts = (getattr(piece, name, None) for name in ("content", "content_delta", "args", "args_delta"))
     return sum(len(text) for text in texts if isinstance(text, str))
 
 
@@ -135,9 +148,11 @@ def _messages(prompt: Prompt) -> list[Any]:
     for message in prompt.messages:
         if message.role == "user":
             first = [SystemPromptPart(content=prompt.system)] if prompt.system and not made else []
-            made.append(ModelRequest(parts=[*first, UserPromptPart(content=message.text)]))
+            said = [UserPromptPart(content=message.text)] if message.text or not message.answers else []
+            made.append(ModelRequest(parts=[*first, *parts_of(message), *said]))
         else:
-            made.append(ModelResponse(parts=[TextPart(content=message.text)]))
+            text = [TextPart(content=message.text)] if message.text or not message.calls else []
+            made.append(ModelResponse(parts=[*text, *parts_of(message)]))
     return made
 
 

@@ -7,14 +7,17 @@ import os
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from ...facts.dialogue import Prompt, Reply, Usage
+from ...facts.dialogue import Message, Prompt, Reply, Usage
 from ...facts.errors import Pending, UserError
 from ...facts.move import Ask
 from .bounded import MOST_CHARACTERS, is_count
+from .calling import calls_written, in_words
 
 END = "END OF REPLY"
+_REPLY, _CALLS = ".reply.md", ".calls.json"
 _POLL_S = 1.0
 _MOST_BYTES = 4 * MOST_CHARACTERS  # of a reply: as many as its letters can take
 _TAIL_BYTES = 64
@@ -25,6 +28,9 @@ class Mailbox:
     `RUN-0003-DIGEST.reply.md`, whose last line is `END OF REPLY`: until that line is there the reply counts as
     half written. The name holds run, turn and digest of the prompt, so replies to anything else are never looked at;
     what was taken once is in the journal, and not read again.
+
+    Where the prompt offers tools, calls of them may come instead, as a JSON list in `RUN-0003-DIGEST.calls.json`, with
+    the same last line. Their answers lie in `RUN-0003-DIGEST.answers.md` then, which names the file of the next reply.
 
     A reply may begin with lines between two `---`: `model: NAME`, `input_tokens: N`, `output_tokens: N`,
     `price_usd: X`, `finish: length`."""
@@ -41,7 +47,7 @@ class Mailbox:
 
     def ask(self, ask: Ask) -> Reply:
         reply = self._post(ask)
-        while (found := _read(reply)) is None:
+        while (found := _read(reply) or (_calls(reply) if ask.prompt.tools else None)) is None:
             if not self._wait:
                 raise Pending(f"turn {ask.turn} of the model waits for {reply}")
             self._sleep(_POLL_S)
@@ -50,19 +56,59 @@ class Mailbox:
     def _post(self, ask: Ask) -> Path:
         """Where the reply is awaited; the prompt lies beside it, whole."""
         stem = f"{self._run}-{ask.turn:04d}-{ask.prompt.digest}"
-        prompt, reply = self._folder / f"{stem}.prompt.md", self._folder / f"{stem}.reply.md"
+        prompt, reply = self._folder / f"{stem}.prompt.md", self._folder / f"{stem}{_REPLY}"
         if not prompt.exists():
             self._folder.mkdir(parents=True, exist_ok=True)
             _write(prompt, _letter(ask.prompt, reply.name))
+        if ask.prompt.brings_answers and (asked := self._asked(ask.turn)):
+            answers = self._folder / f"{asked}.answers.md"
+            if not answers.exists():
+                _write(answers, _answers(ask.prompt, reply.name))
         return reply
+
+    def _asked(self, turn: int) -> str:
+        """The prompt whose calls are answered with this turn: the last before it that has some."""
+        found = sorted(self._folder.glob(f"{self._run}-*{_CALLS}"))
+        before = [p.name.removesuffix(_CALLS) for p in found if int(p.name[len(self._run) + 1 :][:4]) < turn]
+        return before[-1] if before else ""
 
 
 def _letter(prompt: Prompt, reply: str) -> str:
-    turns = "".join(f"\n\n# {'You' if m.role == 'model' else 'Asked'}\n\n{m.text}" for m in prompt.messages)
+    turns = "".join(f"\n\n# {'You' if m.role == 'model' else 'Asked'}\n\n{_told(m)}" for m in prompt.messages)
+    calls = _how_to_call(prompt, reply) if prompt.tools else ""
     return (
         f"# How to reply\n\nWrite your reply to `{reply}` in this folder. Its last line must be `{END}`; until then it "
-        f"counts as half written.\n\n# Instructions\n\n{prompt.system}{turns}\n"
+        f"counts as half written.{calls}\n\n# Instructions\n\n{prompt.system}{turns}\n"
     )
+
+
+def _how_to_call(prompt: Prompt, reply: str) -> str:
+    stem = reply.removesuffix(_REPLY)
+    return (
+        f"\n\nTo call tools first, write `{stem}{_CALLS}` instead: a JSON list such as "
+        '`[{"tool": "search", "arguments": {"query": "online softmax"}}]`, and the same last line. What they answer '
+        f"comes in `{stem}.answers.md`, with the name of the file for your next reply. The tools:\n\n"
+        f"{in_words(prompt.tools)}"
+    )
+
+
+def _told(message: Message) -> str:
+    calls = "".join(f"\n\nCalled `{c.tool}` with {c.arguments}" for c in message.calls)
+    answers = "".join(f"\n\n`{a.tool}` answers:\n\n```\n{a.text}\n```" for a in message.answers)
+    return f"{message.text}{calls}{answers}".strip()
+
+
+def _answers(prompt: Prompt, reply: str) -> str:
+    return (
+        f"{_told(prompt.messages[-1])}\n\nWrite your reply to `{reply}`, or further calls to "
+        f"`{reply.removesuffix(_REPLY)}{_CALLS}`; the last line is `{END}`.\n"
+    )
+
+
+def _calls(reply: Path) -> Reply | None:
+    """None while they are not there, or not whole."""
+    found = _read(reply.with_name(reply.name.removesuffix(_REPLY) + _CALLS))
+    return replace(found, text="", calls=calls_written(found.text)) if found is not None else None
 
 
 def _write(path: Path, text: str) -> None:

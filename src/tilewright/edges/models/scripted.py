@@ -6,17 +6,19 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...facts.dialogue import Finish, Reply, Usage
+from ...facts.dialogue import Finish, Reply, ToolCall, Usage
 from ...facts.errors import UserError
 from ...facts.move import Ask
+from .calling import calls_written
 
 NAME = "scripted"
 
 
 def scripted_reply(
-    text: str, *, finish: Finish = "stop", usage: Usage | None = None, price_usd: float | None = None
-) -> Reply:
-    return Reply(text=text, finish=finish, model=NAME, usage=usage, price_usd=price_usd)
+    text: str, *, finish: Finish = "stop", usage: Usage | None = None, price_usd: float | None = None,
+    calls: tuple[ToolCall, ...] = (),
+) -> Reply:  # fmt: skip
+    return Reply(text=text, finish=finish, model=NAME, usage=usage, price_usd=price_usd, calls=calls)
 
 
 class Scripted:
@@ -35,11 +37,14 @@ class Scripted:
 
 
 def scripted_from(path: Path) -> Scripted:
-    """From a JSON list of texts."""
+    """From a JSON list of texts; in the place of a text may stand a list of calls of tools, as in a mailbox."""
     try:
         texts = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"scripted:{path}: cannot be read ({error}); give a JSON list of texts") from None
-    if not isinstance(texts, list) or not all(isinstance(t, str) for t in texts):
+    if not isinstance(texts, list) or not all(isinstance(t, str | list) for t in texts):
         raise UserError(f"scripted:{path}: not a JSON list of texts")
-    return Scripted([scripted_reply(text) for text in texts])
+    return Scripted([
+        scripted_reply(text) if isinstance(text, str) else scripted_reply("", calls=calls_written(json.dumps(text)))
+        for text in texts
+    ])  # fmt: skip

@@ -127,6 +127,8 @@ class Contract:
         if tensors.slack is not None and not bool(tensors.value.any()):
             return "no_gradient", f"case {self._case}: the {title}{what} is missing or nought"
         value, plain = tensors.value, (tensors.value, tensors.truth, tensors.own)
+        if unwritten := metric.unwritten(value, tensors.truth):
+            return "wrong_values", f"case {self._case}, {error.family} inputs, {title}{what}: {unwritten}"
         if found.misplaced and value.dtype.is_floating_point:
             detail = f"{found.misplaced} of {value.numel()} elements are not finite where the truth is, or the reverse"
         elif found.misplaced:

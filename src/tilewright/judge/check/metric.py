@@ -103,6 +103,19 @@ def differing_specials(value: Tensor, truth: Tensor) -> bool:
     return False
 
 
+def unwritten(value: Tensor, truth: Tensor) -> str:
+    """What a result tells that is NaN through and through where the truth is not: fresh memory holds NaN, so most
+    likely nothing was written there; "" for any other."""
+    if not value.dtype.is_floating_point or not value.numel() or bool(torch.isnan(truth).all()):
+        return ""
+    if not bool(torch.isnan(value).all()):
+        return ""
+    return (
+        f"all {value.numel()} elements are NaN. The judge fills fresh memory with NaN: either nothing is written to "
+        "this output, or what is written comes of memory that was read before anything was written to it"
+    )
+
+
 def calm(tensor: Tensor) -> AbstractContextManager[None]:
     """Compare small CPU tensors on one thread: on a busy machine, waiting for a second costs more than it brings."""
     return one_thread() if tensor.device.type == "cpu" and tensor.numel() < _BLOCK else nullcontext()

@@ -10,7 +10,7 @@ from ...facts.outcome import Launches
 from ...facts.problem import Target
 from ...facts.profile import Diagnosis, KernelProfile, Limit
 from .counters import Advice
-from .limits import BUSY, USED, ProfiledCall, rates
+from .limits import BUSY, USED, ProfiledCall, rates, transcendental_share
 from .origins import OWN
 
 MOST = 3
@@ -76,6 +76,10 @@ def of_operators(longest: Sequence[KernelProfile], call: ProfiledCall, target: T
     if max(memory.value, products.value) >= BUSY:
         limit = "memory's bandwidth" if memory.value >= products.value else "the rate of products"
         ideas.append((0.1, "it is near the machine's limit: move fewer bytes, or compute less"))
+    elif (special := transcendental_share(call)) >= BUSY:
+        limit = f"transcendental functions ({call.special:.3g} evaluations, about {special:.0f}% of the time)"
+        ideas.append((0.3, "fewer evaluations: share what is computed twice, exp2 with a folded factor, one division"))
+        ideas.append((0.2, "cheaper ones, as exact as the allowance asks: shorter polynomials, wider vectors"))
     else:
         limit = "work beyond the least: extra passes over memory, scalar code, or threads that wait"
         ideas.append((0.4, "one pass over memory, in whole vectors, on all threads"))

@@ -19,6 +19,9 @@ from .origins import origin
 
 BUSY = 60.0  # % of its peak from which a unit is what a kernel waits for (Nsight Compute's own threshold)
 _FEW_WAVES = 1.0
+# Of one evaluation on one thread: a model's number, not measured (some twenty instructions on eight lanes, two a cycle
+# at 3 GHz). It only tells "much of the time" from "little of it".
+_SPECIAL_NS = 0.4
 _BEHIND = 0.8
 _HIGH_CONFLICTS = 0.3  # of the passes through shared memory
 _STALL = re.compile(r"smsp__average_warps_issue_stalled_(\w+?)_per_issue_active\.ratio")
@@ -59,6 +62,7 @@ class ProfiledCall:
     machine: Machine
     work: Work
     ns: float  # on the device, all kernels
+    special: int = 0  # evaluations of transcendental functions, as the module's graph has them
 
 
 def by_counters(launch: Counted, *, times: int, hot: tuple[HotSpot, ...] = ()) -> KernelProfile:
@@ -162,6 +166,12 @@ def rates(call: ProfiledCall) -> tuple[Measure, Measure]:
         Measure(name="least traffic, of the measured bandwidth", value=100 * memory, unit="%"),
         Measure(name="products, of the measured rate", value=100 * products, unit="%"),
     )
+
+
+def transcendental_share(call: ProfiledCall) -> float:
+    """The part of a call on the CPU that its transcendental functions take at least, in whole vectors on all threads,
+    in %: a guess from _SPECIAL_NS."""
+    return 100 * call.special * _SPECIAL_NS / (call.machine.processors * call.ns)
 
 
 def by_code(code: SourceCode, device: Device) -> KernelProfile:

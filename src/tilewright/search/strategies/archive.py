@@ -29,7 +29,7 @@ class Member:
 
 
 def member(passed: Passed, *, idea: str, born: int) -> Member:
-    text = "\n".join(file.text for file in shown(passed.candidate)["files"])
+    text = "\n".join(file.text for file in shown(passed.candidate, whole=True)["files"])
     words = re.findall(r"\w+|[^\w\s]", re.sub(r"(?m)(#|//).*$", "", text))
     found = frozenset(tuple(words[i : i + _SHINGLE]) for i in range(max(len(words) - _SHINGLE + 1, 1)))
     return Member(passed=passed, idea=idea, born=born, shingles=found)

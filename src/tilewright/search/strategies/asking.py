@@ -13,6 +13,8 @@ from ...facts.move import Ask, Event, Move, Try
 from ...facts.outcome import Failure, Timed
 from ...facts.problem import TensorSpec
 from ...facts.run import SearchContext
+from ...facts.tools import MOST_CALLS
+from .abridged import abridged
 from .category import category
 from .composing import Composing
 from .edits import Edited, edited
@@ -22,9 +24,12 @@ from .prompts import render
 from .rivals import Accepted, with_rivals
 from .spending import Spending
 from .telling import microseconds
+from .tooling import SHARE, replied
 from .tuning import Steps
 
 _CALLS_SHARE = 0.3  # of the budget, for what libraries make of the module
+_SEPARATOR = re.compile(r"^[#*\s]*={3,}[ \t]*CANDIDATE\b.*$", re.MULTILINE)
+_MOST_CANDIDATES = 4
 _CUT_OFF = "it was cut off at its greatest length"
 _HIDDEN = ("tilewright_kernels/", "original.py")
 
@@ -37,6 +42,7 @@ class WrittenReply:
     problem: str
     idea: str
     prediction: str
+    others: tuple[WrittenReply, ...] = ()  # further candidates of the same reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +77,7 @@ class Author:
         self.spending = Spending(context)
         self._called: Accepted | None = None
         self._turn = 0
+        self.tools_s = 0.0  # that tools have taken
         self._task = task_of(context)
 
     def move(self, move: Move) -> Steps[Event]:
@@ -105,9 +112,18 @@ class Author:
     ) -> Ask:
         turn, self._turn = self._turn, self._turn + 1
         context = self.context
-        said = render(system, target=context.problem.target, languages=context.languages)
-        prompt = Prompt(system=said, messages=messages)
+        tools = context.tools if system == "system" else ()
+        said = render(
+            system, target=context.problem.target, languages=context.languages, tools=tools, most_calls=MOST_CALLS
+        )
+        prompt = Prompt(system=said, messages=messages, tools=tools)
         return Ask(prompt=prompt, model=self.context.model, turn=turn, why=why, sampling=sampling)
+
+    def tools_over(self) -> str:
+        """Why no tool may be called any more; "" while one may."""
+        if self.tools_s >= SHARE * self.context.budget_s:
+            return f"the time for tools is used up ({self.tools_s:.0f} s)"
+        return self.spending.over(asking=False)
 
     def replies(self, asks: Sequence[Ask]) -> Steps[tuple[Reply, ...]]:
         """To prompts that lie in a mailbox all at once."""
@@ -119,16 +135,14 @@ class Author:
     def written(self, current: Candidate | None, why: str, name: str, **values: Any) -> Steps[WrittenReply]:
         """What the model makes of `current` under this prompt; a reply that nothing can be done with is told why, and
         asked for once more."""
-        messages = self.first(name, **values)
-        event = yield from self.move(self.ask_of(messages, why))
-        reply = reply_of(event)
+        reply, messages = yield from replied(self, self.first(name, **values), why, base=current)
         found = read(reply, current)
         if found.candidate is None and not self.spending.over():
             again = render("again", problem=found.problem, truncated=reply.truncated)
             said = Message(role="model", text=reply.text or "(nothing)")
             messages = (*messages, said, Message(role="user", text=again))
-            event = yield from self.move(self.ask_of(messages, f"{why}, again"))
-            found = read(reply_of(event), current)
+            reply, _ = yield from replied(self, messages, f"{why}, again", base=current)
+            found = read(reply, current)
         return found
 
     def calls(self) -> Steps[None]:
@@ -179,7 +193,17 @@ def reply_of(event: Event) -> Reply:
 
 
 def read(reply: Reply, current: Candidate | None) -> WrittenReply:
-    """A reply that was cut off is not used in part: what is missing may be what makes it right."""
+    """A reply that was cut off is not used in part: what is missing may be what makes it right. Of several candidates
+    in a reply those that can be made, the first with the `others`."""
+    parts = [part for part in _SEPARATOR.split(reply.text)[1:] if part.strip()][:_MOST_CANDIDATES]
+    if len(parts) > 1:
+        found = [_read_one(replace(reply, text=part), current) for part in parts]
+        made = [w for w in found if w.candidate is not None]
+        return replace(made[0], others=tuple(made[1:])) if made else found[0]
+    return _read_one(replace(reply, text=parts[0]) if parts else reply, current)
+
+
+def _read_one(reply: Reply, current: Candidate | None) -> WrittenReply:
     made = edited(current, reply.text)
     if reply.truncated:
         made = Edited(candidate=None, problem=_CUT_OFF)
@@ -196,10 +220,12 @@ def _line(text: str, name: str) -> str:
     return found[1][:300] if found else ""
 
 
-def shown(candidate: Candidate) -> dict[str, Any]:
-    """Its files as prompts show them, and the names of those that they do not."""
+def shown(candidate: Candidate, *, whole: bool = False) -> dict[str, Any]:
+    """Its files as prompts show them, or `whole`, and the names of those that they do not."""
     hidden = [f.path for f in candidate.files if f.path.startswith(_HIDDEN)]
-    return {"files": [f for f in candidate.files if f.path not in hidden], "hidden": hidden}
+    own = [f for f in candidate.files if f.path not in hidden]
+    files = own if whole else [replace(f, text=abridged(f.text)) for f in own]
+    return {"files": files, "hidden": hidden}
 
 
 def task_of(context: SearchContext) -> dict[str, Any]:
@@ -223,6 +249,8 @@ def task_of(context: SearchContext) -> dict[str, Any]:
         "bandwidth": f"{machine.copy_bytes_per_s / 1e9:.4g} GB/s",
         "matmul": [(dtype, f"{rate / 1e12:.4g} Tflop/s") for dtype, rate in machine.matmul_flops_per_s],
         "floor": microseconds(machine.floor_ns(main.work)),
+        "hardware": context.hardware,
+        "lessons_of_before": context.lessons,
     }  # fmt: skip
 
 

@@ -10,14 +10,15 @@ from typing import Any, Literal
 from ...facts.candidate import Candidate
 from ...facts.dialogue import AS_IT_IS, Effort, Message, Sampling
 from ...facts.move import Ask, Inspect, Verify
-from ...facts.outcome import Failure, Inspected, Timed
+from ...facts.outcome import Failure, Inspected
 from ...facts.run import SearchContext
 from ...facts.verdict import Verified
 from .archive import Archive, Member, member
 from .asking import Author, Passed, WrittenReply, read, shown
-from .faster import faster
+from .comparing import apart, compared
 from .lessons import Lessons, read_review
 from .telling import evidence, measured, microseconds, profile_lines, refusal
+from .tooling import continued
 from .tuning import Steps
 from .verdicts import read_risk
 
@@ -34,6 +35,8 @@ PARTS = (
     "verdicts",  # a model says of each kernel how likely it is to fail, and the least likely are judged
     "profile",  # a profile of the fastest, which a model condenses to three recommendations
     "summary",  # a model condenses what was tried, from generation to generation
+    "tools",  # where they were asked for: a model may call tools before it replies
+    "lessons",  # what earlier runs on such work have learnt stands in the prompts
 )
 TEMPERATURES = (0.3, 0.7, 1.0)
 EFFORTS: tuple[Effort, ...] = ("low", "medium", "high")
@@ -56,13 +59,14 @@ class EvolvePlan:
     fixes: int = 4
     patience: int = 6
     enough_of_floor: float = 0.95
+    decides: bool = True  # what two judgements leave open is timed in turns
     off: tuple[str, ...] = ("verdicts",)
 
 
 OURS = EvolvePlan()
 # As published, as far as we know it: nothing of the library's, twice as many proposals as are judged, and a model that
 # verifies them first.
-PAPER = EvolvePlan(proposals=8, judged=4, off=("library",))
+PAPER = EvolvePlan(proposals=8, judged=4, decides=False, off=("library",))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,11 +150,19 @@ class _Population:
         self.refused: list[_Refused] = []
         self.dice = Random(context.seed)
 
-    def accept(self, passed: Passed, idea: str, *, island: int, born: int) -> str:
+    def overtakes(self, passed: Passed) -> Steps[bool]:
+        """Whether it is the fastest so far: what two judgements leave open is timed in turns."""
+        best = self.best.passed if self.best is not None else None
+        if best is None or (passed.timed.faster_than("eager") and not best.timed.faster_than("eager")):
+            return True
+        found = (yield from compared(self.author, passed, best)) if self.plan.decides else apart(passed, best)
+        return found.standing == "faster"
+
+    def accept(self, passed: Passed, idea: str, *, island: int, born: int, overtakes: bool = True) -> str:
         """What becomes of a kernel that is right."""
         new = member(passed, idea=idea, born=born)
         stays = self.archive.admit(new, island)
-        if self.best is not None and not _overtakes(passed.timed, self.best.passed.timed):
+        if not overtakes:
             return "kept" if stays else "not kept: others like it are faster"
         self.best, self.profile = new, None
         self.lessons.outdate()
@@ -191,10 +203,10 @@ class _Drafting(_Population):
             replies = yield from self.author.replies([*asks, *review])
             if review:
                 self.lessons.settle(read_review(replies[-1].text), lines=known)
-            found += [
-                _Proposal(draft=d, written=read(reply, d.base), why=why)
-                for d, reply, why in zip(drafts, replies, whys, strict=False)
-            ]
+            for draft, reply, why in zip(drafts, replies, whys, strict=False):
+                said, _ = yield from continued(self.author, draft.messages, reply, why=why, base=draft.base)
+                first = read(said, draft.base)
+                found += [_Proposal(draft=draft, written=w, why=why) for w in (first, *first.others)]
         return found
 
     def _sampling(self) -> Sampling:
@@ -335,7 +347,10 @@ class _Search(_Drafting):
         outcomes = yield from self.author.all_tried([(c, f"{p.why}: {p.written.idea}") for p, c in new])
         for (proposal, _), outcome in zip(new, outcomes, strict=False):
             if isinstance(outcome, Passed):
-                fate = self.accept(outcome, proposal.written.idea, island=proposal.draft.island, born=generation)
+                overtakes = yield from self.overtakes(outcome)
+                fate = self.accept(
+                    outcome, proposal.written.idea, island=proposal.draft.island, born=generation, overtakes=overtakes
+                )
                 self.lessons.add(f"{proposal.line}{microseconds(outcome.ns)}, {fate}")
             else:
                 self.refuse(proposal, outcome)
@@ -368,11 +383,6 @@ class _Search(_Drafting):
         replies = yield from self.author.replies(asks)
         risks = [read_risk(reply.text) for reply in replies]
         return [one for _, one in sorted(zip(risks, new, strict=True), key=lambda pair: pair[0])]
-
-
-def _overtakes(new: Timed, best: Timed) -> bool:
-    """Whether it is faster beyond noise than the best, or than eager where of the best that is not known."""
-    return faster(new, best) or (new.faster_than("eager") and not best.faster_than("eager"))
 
 
 def _files(one: Member) -> Any:

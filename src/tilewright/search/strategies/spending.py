@@ -31,9 +31,10 @@ class Spending:
         limit = self._context.limits.device_s
         return self.spent.seconds >= self._context.budget_s or (limit is not None and self.spent.device_s >= limit)
 
-    def over(self, *, asking: bool = True) -> str:
+    def over(self, *, asking: bool = True, answers: bool = False) -> str:
         """Why no further move may be begun; "" while one may. A limit that can't be watched ends the search, too.
-        Without `asking`: no further one on the device, whatever a model may still be asked."""
+        Without `asking`: no further one on the device, whatever a model may still be asked; `answers`: a prompt that
+        brings answers of tools, which is no call of its own."""
         limits, spent = self._context.limits, self.spent
         if spent.seconds >= self._context.budget_s:
             return f"the time is used up ({spent.seconds:.0f} s)"
@@ -43,7 +44,7 @@ class Spending:
             return f"the tries are used up ({spent.tries})"
         if not asking:
             return ""
-        if self.calls_left() == 0:
+        if self.calls_left() == 0 and not answers:
             return f"the calls are used up ({spent.calls})"
         for limit, used, name in ((limits.tokens, spent.tokens, "tokens"), (limits.usd, spent.usd, "money")):
             if limit is not None and used is None:

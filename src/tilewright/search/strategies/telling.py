@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...facts.move import Outcome
-from ...facts.outcome import Failure, Inspected, Timed
+from ...facts.outcome import Failure, Inspected, Interval, Timed
 
 
 def microseconds(ns: float) -> str:
@@ -12,10 +12,36 @@ def microseconds(ns: float) -> str:
 
 def measured(timed: Timed) -> list[str]:
     """The times that every step is told."""
-    found = [f"{name} {microseconds(time.mid)}" for name in ("ours", "eager", "compile") if (time := timed.time(name))]
-    ours = timed.time("ours")
+    names = ("ours", "eager", "compile")
+    found = [f"{name} {_span(time)}" for name in names if (time := timed.time(name))]
+    ours, ratio = timed.time("ours"), timed.ratio("eager")
+    gain = [f"{ratio.mid:.3g}x as fast as eager [{ratio.low:.3g}, {ratio.high:.3g}]"] if ratio else []
     share = [f"the floor is {timed.floor_ns / ours.mid:.0%} of ours"] if ours else []
-    return [*found, f"floor {microseconds(timed.floor_ns)}", *share]
+    return [*found, *gain, f"floor {microseconds(timed.floor_ns)}", *share, *_allowance(timed)]
+
+
+def _span(time: Interval) -> str:
+    """With its 99% interval."""
+    return f"{microseconds(time.mid)} [{time.low / 1e3:.4g}, {time.high / 1e3:.4g}]"
+
+
+def _allowance(timed: Timed) -> list[str]:
+    """How much error is allowed, and how much of that is used: what is left may be spent on speed."""
+    worst = timed.checked.worst_error
+    if worst is None or not worst.allowed_norm:
+        return []
+    return [
+        f"error: {worst.share:.0%} of what is allowed is used (output {worst.output} on {worst.family} inputs: norm "
+        f"{worst.norm:.2g} of {worst.allowed_norm:.2g}, worst element {worst.worst:.2g} of {worst.allowed_worst:.2g})"
+    ]
+
+
+def slower_than_eager(timed: Timed) -> str:
+    """By how much, where it is beyond noise; "" where it is not."""
+    ratio = timed.ratio("eager")
+    if ratio is None or ratio.high >= 1:
+        return ""
+    return f"slower than eager, {ratio.mid:.3g}x [{ratio.low:.3g}, {ratio.high:.3g}]"
 
 
 def evidence(timed: Timed) -> list[str]:

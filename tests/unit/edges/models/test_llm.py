@@ -16,9 +16,10 @@ from tilewright.edges.models.ensemble import ModelEnsemble
 from tilewright.edges.models.mailbox import Mailbox
 from tilewright.edges.models.patience import Passing, RetryPolicy, patiently
 from tilewright.edges.models.scripted import Scripted, scripted_reply
-from tilewright.facts.dialogue import ModelChoice, Reply, Sampling, Usage
+from tilewright.facts.dialogue import Message, ModelChoice, Reply, Sampling, ToolAnswer, Usage
 from tilewright.facts.errors import ModelOut, Pending, UserError
 from tilewright.facts.move import Ask
+from tilewright.facts.tools import NAMES
 
 
 class Gone:
@@ -37,6 +38,55 @@ def opened(name: str, *, base_url: str = "", key: str | None = "k") -> object:
 
 
 # ---------------------------------------------------------------- mailbox
+
+
+def test_in_a_mailbox_a_call_is_a_file_and_its_answer_too(tmp_path: Path) -> None:
+    box = Mailbox(tmp_path, run="run1", wait=False)
+    offered = replace(ask(turn=3), prompt=replace(ask().prompt, tools=NAMES))
+    with pytest.raises(Pending):
+        box.ask(offered)
+    (prompt,) = letters(tmp_path, "prompt")
+    calls = tmp_path / prompt.name.replace(".prompt.md", ".calls.json")
+    assert (
+        f"`{calls.name}`" in prompt.read_text() and "- `tensor`: Look at what a candidate returns" in prompt.read_text()
+    )
+    calls.write_text('[{"tool": "search", "arguments": {"query": "softmax"}}]\n')
+    with pytest.raises(Pending):  # half written
+        box.ask(offered)
+    calls.write_text('[{"tool": "search", "arguments": {"query": "softmax"}}, {"tool": 3}]\nEND OF REPLY\n')
+    reply = box.ask(offered)
+    assert [(c.tool, c.arguments) for c in reply.calls] == [("search", '{"query": "softmax"}'), ("3", "{}")]
+    answers = (ToolAnswer(id="1", tool="search", text="a note"), ToolAnswer(id="2", tool="3", text="no such"))
+    told = (Message(role="model", text="", calls=reply.calls), Message(role="user", text="Go on.", answers=answers))
+    after = replace(offered, turn=4, prompt=replace(offered.prompt, messages=(*offered.prompt.messages, *told)))
+    with pytest.raises(Pending):
+        box.ask(after)
+    (answered,) = letters(tmp_path, "answers")
+    assert answered.name == prompt.name.replace(".prompt.", ".answers.")
+    text = answered.read_text()
+    assert "`search` answers:\n\n```\na note" in text and "run1-0004-" in text and "Go on." in text
+    assert "Called `search` with" in letters(tmp_path, "prompt")[1].read_text()  # the next letter is whole, too
+    next_reply = tmp_path / letters(tmp_path, "prompt")[1].name.replace(".prompt.", ".reply.")
+    next_reply.write_text("Done.\nEND OF REPLY\n")
+    assert box.ask(after).text == "Done."
+
+
+def test_calls_that_cannot_be_read_are_told_to_their_writer(tmp_path: Path) -> None:
+    box = Mailbox(tmp_path, run="run1", wait=False)
+    offered = replace(ask(), prompt=replace(ask().prompt, tools=NAMES))
+    with pytest.raises(Pending):
+        box.ask(offered)
+    (prompt,) = letters(tmp_path, "prompt")
+    (tmp_path / prompt.name.replace(".prompt.md", ".calls.json")).write_text("[{'tool'\nEND OF REPLY\n")
+    (call,) = box.ask(offered).calls
+    assert call.tool.startswith("(no JSON: ")
+
+
+def test_a_script_may_call_tools(tmp_path: Path) -> None:
+    path = tmp_path / "script.json"
+    path.write_text(json.dumps([[{"tool": "run", "arguments": {}}], "text"]))
+    model = opened(f"scripted:{path}")
+    assert [c.tool for c in model.ask(ask(turn=0)).calls] == ["run"] and model.ask(ask(turn=1)).text == "text"  # type: ignore[attr-defined]
 
 
 def test_a_mailbox_posts_whole_prompts_and_waits_outside(tmp_path: Path) -> None:

@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 
 from fakes import model_server as server_module
-from fakes.model_server import TEXT, Server, model_server
+from fakes.model_server import CALL, TEXT, Server, model_server
 from fakes.prompts import ask
 from tilewright.edges.models import bounded as module
 from tilewright.edges.models.direct import Direct
 from tilewright.edges.models.patience import RetryPolicy
 from tilewright.edges.models.providers import PROVIDERS
 from tilewright.edges.toolchain.installed import distribution
-from tilewright.facts.dialogue import Effort, Message, ModelChoice, Sampling, Usage
+from tilewright.facts.dialogue import Effort, Message, ModelChoice, Sampling, ToolAnswer, Usage
 from tilewright.facts.errors import ModelOut, UserError
+from tilewright.facts.tools import NAMES
 
 # Not imported here: every worker reads every test file, and these take seconds.
 DISTRIBUTIONS = ("pydantic-ai-slim", "genai-prices", "openai", "anthropic", "google-genai")
@@ -167,6 +168,31 @@ def test_a_dialogue_keeps_its_turns(server: Server) -> None:
     assert sent == [
         ("system", "Be brief."), ("user", "Faster, please."), ("assistant", "Done."), ("user", "Again."),
     ]  # fmt: skip
+
+
+@WIRES
+def test_calls_of_tools_come_back_and_their_answers_go_out(server: Server, wire: str) -> None:
+    """By each provider's own interface: definitions from the table, the call, then its answer beside its id."""
+    server.faults += ["calls"]
+    offered = replace(ask(), prompt=replace(ask().prompt, tools=NAMES))
+    effort: Effort | None = "low" if wire == "anthropic" else None
+    made = direct(server, wire, effort=effort)
+    reply = made.ask(offered)
+    (call,) = reply.calls
+    assert (call.tool, json.loads(call.arguments), reply.text) == (CALL[0], json.loads(CALL[1]), TEXT)
+    told = (
+        *offered.prompt.messages, Message(role="model", text=reply.text, calls=reply.calls),
+        Message(role="user", text="", answers=(ToolAnswer(id=call.id, tool=call.tool, text="two notes"),)),
+    )  # fmt: skip
+    after = made.ask(replace(offered, prompt=replace(offered.prompt, messages=told)))
+    assert (after.text, after.calls) == (TEXT, ())
+    first, second = (body for _, _, body in server.seen)
+    sent = json.dumps(first)
+    assert all(f'"{name}"' in sent for name in NAMES) and "SEARCH/REPLACE blocks" in sent
+    again = json.dumps(second)
+    assert "two notes" in again and "online softmax" in again
+    if wire == "anthropic":  # it reasons; but the thoughts before the call were not kept, without which it refuses
+        assert "output_config" in sent and "output_config" not in again
 
 
 @WIRES

@@ -140,3 +140,14 @@ def test_what_is_finite_is_measured_in_fewer_passes_to_the_same_figures(dtype, m
             assert metric.distance(bad, truth, value).misplaced == 1 and metric.differing_specials(bad, truth)
             assert metric.distance(value, truth, bad) == metric._beside_specials(value, truth, bad, None)
         assert metric.distance(truth.float(), truth.float().double(), value).exact
+
+
+def test_a_result_of_nothing_but_nan_is_told_once() -> None:
+    truth = torch.ones(4, 3, dtype=torch.float64)
+    told = metric.unwritten(torch.full((4, 3), torch.nan), truth)
+    assert told.startswith("all 12 elements are NaN. The judge fills fresh memory with NaN")
+    part = torch.ones(4, 3)
+    part[0] = torch.nan
+    assert metric.unwritten(part, truth) == "" == metric.unwritten(torch.ones(4, 3), truth)
+    assert metric.unwritten(torch.full((4, 3), torch.nan), truth * torch.nan) == ""
+    assert metric.unwritten(torch.ones(4, 3, dtype=torch.int64), truth) == ""

@@ -105,3 +105,12 @@ def test_on_the_cpu_the_distance_to_the_machines_rates_decides() -> None:
     assert "work beyond the least" in far.limit and "memory's bandwidth" in near.limit
     assert "move fewer bytes" in near.changes[-1]
     assert diagnosis((), CALL).limit == "no kernel was seen"
+
+
+def test_on_the_cpu_transcendental_functions_may_be_what_takes_the_time() -> None:
+    own = (KernelProfile(name="mine", origin="own", source="operators", times=1, ns=1e9, limit="unknown", evidence=()),)
+    call = ProfiledCall(MACHINE, WORK, 1e9, special=int(2.0e9 * MACHINE.processors))
+    found = of_operators(own, call)
+    assert "transcendental functions" in found.limit and "about 80%" in found.limit
+    assert "fewer evaluations" in found.changes[0] and not any("one pass over memory" in c for c in found.changes)
+    assert "beyond the least" in of_operators(own, ProfiledCall(MACHINE, WORK, 1e9, special=1000)).limit

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-VERSION = 4
+VERSION = 5
 
 
 def render(name: str, **values: Any) -> str:
