@@ -30,7 +30,7 @@ from .check.check import RefusedByCheck
 from .client import CellFault
 from .discover import LookedInto
 from .judgement import Hoarding, Judging
-from .looking import Looks
+from .looking import CandidateLooks
 from .memory.sizes import available_bytes
 from .opened import JudgeOptions as JudgeOptions
 from .opened import OpenProblem
@@ -89,9 +89,9 @@ class Judge:
         return tuned(self.opened, candidate, pattern, points, compiled=compiled)
 
     @property
-    def looks(self) -> Looks:
+    def looks(self) -> CandidateLooks:
         """What is looked at without a verdict: candidates in turns, and what tools see of one."""
-        return Looks(self.opened)
+        return CandidateLooks(self.opened)
 
     def inspect(self, candidate: Candidate | None, question: Question = "auto") -> Inspected | Failure:
         """Profile a call of the first case: of a candidate that was judged, in a fresh cell and under ncu, or of the

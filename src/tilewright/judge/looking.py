@@ -34,7 +34,7 @@ _AT = re.compile(r"(?:(\d+)\s*:(?!\d*\s*(?:,|$))\s*)?(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
+class CandidateLooks:
     """Of one open problem; each look is a process of its own, and no verdict."""
 
     opened: OpenProblem

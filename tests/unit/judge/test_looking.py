@@ -14,7 +14,7 @@ from fakes.judges import context_judge
 from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.errors import TooBusy
 from tilewright.facts.outcome import Checked, Failure
-from tilewright.judge.looking import Looks, in_words
+from tilewright.judge.looking import CandidateLooks, in_words
 from tilewright.judge.objects import CodeSeen, _left_in, told_of
 
 PROBLEM = """
@@ -111,7 +111,7 @@ def test_a_machine_that_is_too_busy_or_too_small_leaves_it_open_who_is_faster() 
         def harness_fault(self) -> None:
             raise TooBusy("others have the processors")
 
-    found = Looks(Opened()).interleave((written("a"), written("b")))  # type: ignore[arg-type]
+    found = CandidateLooks(Opened()).interleave((written("a"), written("b")))  # type: ignore[arg-type]
     assert [v.ratio for v in found.variants] == [None, None] and "others have" in found.variants[1].failure
 
 
