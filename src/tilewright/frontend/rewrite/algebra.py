@@ -26,10 +26,13 @@ from tilewright.ir.graph import Graph, Node
 
 from ..lowering.form import Form, Stuck, aligned, spread
 from ..lowering.lower import FLOATS, Expr, NotLowered
+from .before_norms import without_bias
+from .convolutions import less_convolved
 from .diagonal import diagonal
 from .draft import Draft
 from .folded import folded
 from .linear import finished, summed, through
+from .pools import joined_pools
 from .readers import Readers
 from .zeros import sparing
 
@@ -54,6 +57,11 @@ def rewritten(graph: Graph, *, in_part: bool = True) -> Rewritten | None:
     `in_part`: whether kernels can make a part of a product, or of its sums."""
     steps: list[str] = []
     spared = 0
+    for of_images in (without_bias, less_convolved, joined_pools):
+        while (made := of_images(graph, LEAST_FLOPS)) is not None:
+            graph, step, flops = made
+            steps.append(step)
+            spared += flops
     for way in (_Rewrite.made, _Rewrite.folded) if in_part else (_Rewrite.made,):
         while (made := _next(graph, way, in_part)) is not None:
             graph, step, flops = made

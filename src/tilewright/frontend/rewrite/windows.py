@@ -1,0 +1,209 @@
+"""Sums over windows of a convolution (average pooling) as a convolution.
+
+Zeros that pooling pads with are no results of the convolution, so padded windows are taken only along sides where a
+convolution would give zeros there, too: where single taps meet an input without padding. What is added behind the
+convolution is summed over the same windows by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import gcd, prod
+
+from tilewright.ir.access import Position
+from tilewright.ir.graph import Node
+
+from ..lowering.form import Stuck
+from ..lowering.lower import Expr
+from .image import Image, Value
+from .sides import Side
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Windows along one dimension: how many elements, how far apart, zeros before the first; how many windows."""
+
+    taps: int = 1
+    stride: int = 1
+    padding: int = 0
+    count: int = 1
+
+    @property
+    def idle(self) -> bool:
+        return (self.taps, self.stride, self.padding) == (1, 1, 0)
+
+    def position(self, along: int, within: int, *, step: int = 1) -> Position:
+        """Of an element of the dimension `within` in a window along the other, where one is `step` from the next."""
+        return Position(start=-self.padding * step, steps=((along, self.stride * step), (within, step)))
+
+
+def pooled(image: Image, total: Node) -> Image:
+    """The sum over windows of a value that is read by windows. Raises Stuck where that is no convolution."""
+    load = image.window
+    assert load is not None
+    pools = _pools(image, load, total)
+    padded = len(load.args) > 1
+    if any(not p.idle and image.varies(2 + i) for i, p in enumerate(pools)) or load.args[1:] not in ((), (0,)):
+        raise Stuck
+    first = [s.single and (not image.transposed or s.stride == 1) for s in image.sides]
+    given = list(zip(pools, first, image.sides, strict=True))
+    ahead = [p if early else Pool(count=s.size) for p, early, s in given]
+    behind = [Pool(count=s.out) if early else p for p, early, s in given]
+    if any(p.padding or (p.count - 1) * p.stride + p.taps > s.out for p, early, s in given if not early):
+        raise Stuck
+    shifts = tuple(_pooled_shift(image, s, pools, padded=padded) for s in image.shifts)
+    if not all(p.idle for p in ahead):
+        image = _pooled_first(image, ahead, first)
+    if not all(p.idle for p in behind):
+        image = _merged(image, behind)
+    return replace(image, shape=total.shape, shifts=shifts, window=None)
+
+
+def _pools(image: Image, load: Node, total: Node) -> list[Pool]:
+    """The windows along each side."""
+    rank = len(image.base)
+    kept = [d for d in range(len(load.shape)) if d not in total.dims]
+    if len(load.at) != rank or len(kept) < rank:
+        raise Stuck
+    made = [_pool(load, position, kept[d], total.dims) for d, position in enumerate(load.at)]
+    used = [d for position in load.at for d, _ in position.steps]
+    ones = tuple(1 for _ in kept[rank:])
+    if total.shape != (*(p.count for p in made), *ones) or not {*total.dims} <= {*used} or len(used) != len({*used}):
+        raise Stuck
+    if not all(p.idle and p.count == size for p, size in zip(made[:2], image.base, strict=False)):
+        raise Stuck
+    return [replace(p, stride=1) if p.count == 1 else p for p in made[2:]]
+
+
+def _pool(load: Node, position: Position, along: int, over: Sequence[int]) -> Pool:
+    steps = dict(position.steps)
+    within = [d for d in steps if d in over]
+    if type(position) is not Position or position.value or len(within) > 1 or {*steps} - {along, *within}:
+        raise Stuck
+    if within and steps[within[0]] != 1:
+        raise Stuck
+    return Pool(
+        taps=load.shape[within[0]] if within else 1, stride=steps.get(along, 1), padding=-position.start,
+        count=load.shape[along] if along in steps else 1,
+    )  # fmt: skip
+
+
+def _pooled_shift(image: Image, shift: Value, pools: Sequence[Pool], *, padded: bool) -> Value:
+    area = float(prod(p.taps for p in pools))
+    if not padded and (not isinstance(shift, Expr) or all(size == 1 for size in shift.shape[2:])):
+        return shift * area
+    base, rank = image.base, len(pools)
+    if not isinstance(shift, Expr):
+        ones = image.draft.index(base[-1]).to(image.x.dtype).wide() * 0.0
+        shift = (ones + shift).reshape((*(1 for _ in base[1:]), base[-1]))
+    whole = shift.wide().expand((*shift.shape[:2], *base[2:]))
+    shape = (*shift.shape[:2], *(p.count for p in pools), *(p.taps for p in pools))
+    at = [Position(steps=((d, 1),)) for d in (0, 1)]
+    at += [p.position(2 + i, 2 + rank + i) for i, p in enumerate(pools)]
+    return image.draft.load(whole, shape, at, 0.0).reduce("sum", range(2 + rank, 2 + 2 * rank))
+
+
+def _pooled_first(image: Image, pools: Sequence[Pool], first: Sequence[bool]) -> Image:
+    """The input summed over the windows of those sides on which single taps meet it."""
+    rank, x = len(pools), image.x
+    given = list(zip(pools, first, image.sides, strict=True))
+    shape = (*x.shape[:2], *(p.count for p in pools), *(p.taps for p in pools))
+    at = [Position(steps=((d, 1),)) for d in (0, 1)]
+    at += [p.position(2 + i, 2 + rank + i, step=s.stride if early else 1) for i, (p, early, s) in enumerate(given)]
+    total = image.draft.load(x, shape, at, 0.0).wide().reduce("sum", range(2 + rank, 2 + 2 * rank))
+    sides = tuple(
+        Side(size=p.count, taps=1, stride=1, padding=0, dilation=1, out=p.count) if early else s
+        for p, early, s in given
+    )
+    scale, area = image.scale, prod(p.taps for p in pools)
+    if x.dtype != total.dtype:  # means, which 16 bits can hold
+        total, scale = (total * (1.0 / area)).to(x.dtype), scale * area
+    return replace(image, x=total, sides=sides, scale=scale, steps=(*image.steps, "its input pooled first"))
+
+
+def _merged(image: Image, pools: Sequence[Pool]) -> Image:
+    """One convolution whose weights are summed over the windows."""
+    made = [_merged_side(s, p, transposed=image.transposed) for s, p in zip(image.sides, pools, strict=True)]
+    sides, rank = tuple(m.side for m in made), len(made)
+    weight = _forward_weight(image)
+    for i, m in enumerate(made):
+        weight = weight if m.apart == 1 else _stuffed(weight, 2 + i, m.apart)
+    shape = (*weight.shape[:2], *(s.taps for s in sides), *(p.taps for p in pools))
+    at = [Position(steps=((d, 1),)) for d in (0, 1)]
+    at += [Position(start=m.start, steps=((2 + i, m.step), (2 + rank + i, m.within))) for i, m in enumerate(made)]
+    merged = image.draft.load(weight.wide(), shape, at, 0.0).reduce("sum", range(2 + rank, 2 + 2 * rank))
+    said = f"one convolution of {_by(s.taps for s in sides)}, stride {_by(s.stride for s in sides)}"
+    weight = merged.to(image.weight.dtype)
+    return replace(image, weight=weight, sides=sides, transposed=False, steps=(*image.steps, said))
+
+
+def _by(numbers: Iterable[int]) -> str:
+    return "x".join(str(n) for n in numbers)
+
+
+def _forward_weight(image: Image) -> Expr:
+    """(channels, a group's input channels, taps)."""
+    if not image.transposed:
+        return image.weight
+    inputs, each, *taps = image.weight.shape
+    apart = image.weight.reshape((image.groups, inputs // image.groups, each, *taps))
+    moved = apart.permute((0, 2, 1, *range(3, 3 + len(taps))))
+    return moved.reshape((image.groups * each, inputs // image.groups, *taps))
+
+
+def _stuffed(weight: Expr, dim: int, apart: int) -> Expr:
+    """The weight with `apart` - 1 zeros behind each element along a dimension."""
+    before, taps, behind = weight.shape[:dim], weight.shape[dim], weight.shape[dim + 1 :]
+    single = weight.reshape((*before, taps, 1, *behind))
+    at = [Position(steps=((d, 1),)) for d in range(len(single.shape))]
+    spread = weight.builder.load(single, (*before, taps, apart, *behind), at, 0.0)
+    return spread.reshape((*before, taps * apart, *behind))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Merged:
+    """A side after its windows went into the taps. The weight is read at `start` + `step` x tap + `within` x place in
+    the window, after `apart` - 1 zeros have been put behind each of its elements."""
+
+    side: Side
+    apart: int = 1
+    start: int = 0
+    step: int = 1
+    within: int = 0
+
+
+def _merged_side(side: Side, pool: Pool, *, transposed: bool) -> _Merged:
+    if side.summed or (pool.idle and not transposed):
+        return _Merged(side=side)
+    if transposed:
+        return _from_transposed(side, pool)
+    # Result o meets element o stride + tap dilation - padding; window q takes the results from q pool.stride on.
+    width, several = side.stride * pool.stride, pool.taps > 1
+    if not several:
+        return _Merged(side=replace(side, stride=width, out=pool.count))
+    apart = gcd(side.stride, side.dilation) if side.taps > 1 else side.stride
+    spread, each = side.dilation // apart if side.taps > 1 else 1, side.stride // apart
+    taps = (pool.taps - 1) * each + (side.taps - 1) * spread + 1
+    made = replace(side, taps=taps, stride=width, dilation=apart, out=pool.count)
+    return _Merged(side=made, apart=spread, within=-each)
+
+
+def _from_transposed(side: Side, pool: Pool) -> _Merged:
+    """Element i with tap t makes result i stride + t dilation - padding. So window q takes element q m + j, with m the
+    window's stride by the convolution's, times all weights from padding - j stride on, as many as the window has."""
+    reach = (side.taps - 1) * side.dilation - side.padding
+    if pool.idle and side.stride == 1:  # read backwards
+        if reach < 0:
+            raise Stuck
+        return _Merged(side=replace(side, padding=reach), start=side.taps - 1, step=-1)
+    if pool.stride % side.stride and pool.count > 1:
+        raise Stuck
+    low = min(-(reach // side.stride), 0)
+    high = max((side.padding + pool.taps - 1) // side.stride, low)
+    made = Side(
+        size=side.size, taps=high - low + 1, stride=max(pool.stride // side.stride, 1), padding=-low, dilation=1,
+        out=pool.count,
+    )  # fmt: skip
+    start = side.padding - low * side.stride
+    return _Merged(side=made, apart=side.dilation, start=start, step=-side.stride, within=1)
