@@ -84,9 +84,16 @@ class Draft(Builder):
         nodes = [m for n in graph.nodes for m in (mine if n.name == node.name else (n,))]
         changed: list[Call] = []
         for call in graph.calls:
-            spelt = replace(call, target=f"{TRACED}{call.label}", args=(), kwargs=())
-            changed += (*self.more, spelt) if call.name == node.origin else (call,)
-        return pruned(replace(graph, nodes=tuple(nodes), calls=tuple(changed), free=()))
+            changed += (*self.more, _spelt(call)) if call.name == node.origin else (call,)
+        made = pruned(replace(graph, nodes=tuple(nodes), calls=tuple(changed), free=()))
+        # A call that no result is left of is for its nodes' sake alone, and needs no longer what it read.
+        calls = tuple(call if any(call.results) or call.ordered else _spelt(call) for call in made.calls)
+        return made if calls == made.calls else pruned(replace(made, calls=calls))
+
+
+def _spelt(call: Call) -> Call:
+    """A call that its nodes say all of."""
+    return replace(call, target=f"{TRACED}{call.label}", args=(), kwargs=())
 
 
 def _numbers(values: Iterable[int]) -> Struct:
