@@ -76,6 +76,8 @@ def _summed_side(x: Expr, dim: int, side: Side, *, transposed: bool) -> Expr:
         return x.builder.load(x, shape, at, 0.0).reduce("sum", (dim + 1,))
     met = [side.met(tap, transposed=transposed) for tap in range(side.taps)]
     first, last = max(a for a, _ in met), min(b for _, b in met)
+    if first >= last and side.taps == 1:
+        raise Stuck
     if first >= last:  # no element is met by all taps
         return _end(x, dim, side, (0, side.size), transposed=transposed)
     total = x.slice(dim, first, last - first).reduce("sum", (dim,), keepdim=True)
@@ -90,7 +92,7 @@ def _end(x: Expr, dim: int, side: Side, part: tuple[int, int], *, transposed: bo
     (start, stop), builder, rank = part, x.builder, len(x.shape) + 1
     values = x.slice(dim, start, stop - start)
     values = values.reshape((*values.shape[:dim], 1, *values.shape[dim:]))
-    element = builder.place(stop - start, dim + 1, rank) + start
+    element = builder.place(stop - start, dim + 1, rank) + start if stop - start > 1 else start
     tap = builder.place(side.taps, dim, rank) * side.dilation - side.padding
     place = element * side.stride + tap if transposed else element - tap
     inside = (place >= 0).do("logical_and", place < side.out)

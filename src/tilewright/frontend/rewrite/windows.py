@@ -95,8 +95,11 @@ def _pooled_shift(image: Image, shift: Value, pools: Sequence[Pool], *, padded: 
         return shift * area
     base, rank = image.base, len(pools)
     if not isinstance(shift, Expr):
-        ones = image.draft.index(base[-1]).to(image.x.dtype).wide() * 0.0
-        shift = (ones + shift).reshape((*(1 for _ in base[1:]), base[-1]))
+        along = max(range(len(base)), key=base.__getitem__)
+        if base[along] == 1:
+            raise Stuck
+        zeros = image.draft.place(base[along], along, len(base)).to(image.x.dtype).wide() * 0.0
+        shift = (zeros + shift).reshape(tuple(size if d == along else 1 for d, size in enumerate(base)))
     whole = shift.wide().expand((*shift.shape[:2], *base[2:]))
     shape = (*shift.shape[:2], *(p.count for p in pools), *(p.taps for p in pools))
     at = [Position(steps=((d, 1),)) for d in (0, 1)]
