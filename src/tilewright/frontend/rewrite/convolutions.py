@@ -24,7 +24,7 @@ from .readers import Readers
 from .spatial_sums import summed_over
 from .windows import pooled
 
-LEAST_GAIN_BESIDE = 8  # times fewer flops than a convolution that stays
+LEAST_GAIN_BESIDE = 4  # times fewer flops than a convolution that stays
 
 _ON_THE_WAY = ("reshape", "to", "neg", "mul", "div", "add", "sub")
 _Found = tuple[Image, Node]

@@ -43,7 +43,6 @@ def pooled(image: Image, total: Node) -> Image:
     load = image.window
     assert load is not None
     pools = _pools(image, load, total)
-    padded = len(load.args) > 1
     if any(not p.idle and image.varies(2 + i) for i, p in enumerate(pools)) or load.args[1:] not in ((), (0,)):
         raise Stuck
     first = [s.single and (not image.transposed or s.stride == 1) for s in image.sides]
@@ -52,7 +51,7 @@ def pooled(image: Image, total: Node) -> Image:
     behind = [Pool(count=s.out) if early else p for p, early, s in given]
     if any(p.padding or (p.count - 1) * p.stride + p.taps > s.out for p, early, s in given if not early):
         raise Stuck
-    shifts = tuple(_pooled_shift(image, s, pools, padded=padded) for s in image.shifts)
+    shifts = tuple(_pooled_shift(image, s, pools) for s in image.shifts)
     if not all(p.idle for p in ahead):
         image = _pooled_first(image, ahead, first)
     if not all(p.idle for p in behind):
@@ -89,22 +88,33 @@ def _pool(load: Node, position: Position, along: int, over: Sequence[int]) -> Po
     )  # fmt: skip
 
 
-def _pooled_shift(image: Image, shift: Value, pools: Sequence[Pool], *, padded: bool) -> Value:
-    area = float(prod(p.taps for p in pools))
-    if not padded and (not isinstance(shift, Expr) or all(size == 1 for size in shift.shape[2:])):
-        return shift * area
-    base, rank = image.base, len(pools)
-    if not isinstance(shift, Expr):
-        along = max(range(len(base)), key=base.__getitem__)
-        if base[along] == 1:
-            raise Stuck
-        zeros = image.draft.place(base[along], along, len(base)).to(image.x.dtype).wide() * 0.0
-        shift = (zeros + shift).reshape(tuple(size if d == along else 1 for d, size in enumerate(base)))
-    whole = shift.wide().expand((*shift.shape[:2], *base[2:]))
-    shape = (*shift.shape[:2], *(p.count for p in pools), *(p.taps for p in pools))
-    at = [Position(steps=((d, 1),)) for d in (0, 1)]
-    at += [p.position(2 + i, 2 + rank + i) for i, p in enumerate(pools)]
-    return image.draft.load(whole, shape, at, 0.0).reduce("sum", range(2 + rank, 2 + 2 * rank))
+def _pooled_shift(image: Image, shift: Value, pools: Sequence[Pool]) -> Value:
+    """The same windows of what is added: read where it varies, else counted."""
+    rank = len(pools)
+    varying = [isinstance(shift, Expr) and shift.shape[2 + i] > 1 for i in range(rank)]
+    if isinstance(shift, Expr) and any(varying):
+        inner = [i for i in range(rank) if varying[i]]
+        shape = (*shift.shape[:2], *(p.count if v else 1 for p, v in zip(pools, varying, strict=True)),
+                 *(pools[i].taps for i in inner))  # fmt: skip
+        at = [Position(steps=((d, 1),)) for d in (0, 1)]
+        at += [pools[i].position(2 + i, 2 + rank + inner.index(i)) if i in inner else Position() for i in range(rank)]
+        shift = image.draft.load(shift.wide(), shape, at, 0.0).reduce("sum", range(2 + rank, len(shape)))
+    for i, pool in enumerate(pools):
+        covered = 1.0 if varying[i] else _covered(image, pool, i)
+        shift = shift * covered if isinstance(shift, Expr) or not isinstance(covered, Expr) else covered * shift
+    return shift
+
+
+def _covered(image: Image, pool: Pool, side: int) -> Value:
+    """How many results each window holds."""
+    size = image.base[2 + side]
+    if not pool.padding and (pool.count - 1) * pool.stride + pool.taps <= size:
+        return float(pool.taps)
+    if pool.count == 1:
+        return float(min(pool.taps - pool.padding, size) - max(-pool.padding, 0))
+    first = image.draft.place(pool.count, 2 + side, len(image.base)).to("i32") * pool.stride - pool.padding
+    last = (first + pool.taps).do("minimum", size)
+    return (last - first.do("maximum", 0)).to(image.x.dtype).wide()
 
 
 def _pooled_first(image: Image, pools: Sequence[Pool], first: Sequence[bool]) -> Image:
