@@ -1,5 +1,5 @@
 """The transition between two blocks of a DenseNet: a norm, half as many channels, half as many pixels a side (Huang et
-al., arXiv 1608.06993). A 1x1 convolution and average pooling commute, so the convolution needs a quarter of its work."""
+al., arXiv 1608.06993). A 1x1 convolution and average pooling commute: a quarter of its work."""
 
 import torch
 import torch.nn.functional as F

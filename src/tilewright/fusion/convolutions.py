@@ -24,6 +24,7 @@ from .region import Flow
 Found = tuple[Program, Match]
 Unsupported = Callable[[Program], str | None]
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convolved(Convolution):
     """One call. `channels_last`: how the kernel writes."""

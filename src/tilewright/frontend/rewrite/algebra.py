@@ -1,4 +1,5 @@
-"""Declared algebra: a product of matrices of which only sums are wanted, with its weights summed first.
+"""Declared algebra: a product of matrices of which only sums are wanted, with its weights summed first; convolutions,
+norms and pools as `convolutions`, `before_norms` and `pools` have them.
 
     sum over n of (x @ w)[m, n]      = x @ (sum over n of w[:, n])       a matrix and a vector
     sums over windows of n           = x @ (sums over windows of w)      fewer columns (average pooling)
@@ -44,8 +45,8 @@ _HALF = "_half"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """A graph with less work. `steps` say what was done, in the author's operators; `spared_flops`: of matrix products,
-    that are no longer needed."""
+    """A graph with less work. `steps` say what was done, in the author's operators; `spared_flops`: of matrix products
+    and convolutions, that are no longer needed."""
 
     graph: Graph
     steps: tuple[str, ...]

@@ -62,7 +62,7 @@ def _norm(index: Readers, mean: Node) -> _Norm | None:
 
 
 def _made(index: Readers, norm: _Norm, least_flops: int) -> tuple[Graph, str, int] | None:
-    """The graph with the norm's value as it is without what was added, and a mean with that for whoever else reads it."""
+    """The graph with the norm's value without what was added, and a mean with it for other readers."""
     whole, path = _path(index, norm.value)
     if whole is None or whole.bias is None or whole.flops < least_flops:
         return None

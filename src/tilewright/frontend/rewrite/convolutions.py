@@ -137,4 +137,6 @@ def _statistics_alone(index: Readers, name: str) -> bool:
     if index.kept(name):
         return False
     readers = [index.nodes[reader] for reader in index.readers[name]]
-    return bool(readers) and all(r.op == "moments" or (r.op in _ON_THE_WAY and _statistics_alone(index, r.name)) for r in readers)
+    return bool(readers) and all(
+        r.op == "moments" or (r.op in _ON_THE_WAY and _statistics_alone(index, r.name)) for r in readers
+    )

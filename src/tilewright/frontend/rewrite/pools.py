@@ -21,8 +21,10 @@ from .readers import Readers
 
 FLOPS = 32  # that a tensor core's machine does while it reads or writes an element
 
+
 def joined_pools(graph: Graph, least_flops: int) -> tuple[Graph, str, int] | None:
-    """The graph with two pools as one, where an element read counts as FLOPS of at least so many, and what was done; None where no two follow one another."""
+    """The graph with two pools as one, and what was done; None where no two follow one another. An element that is read
+    counts as FLOPS of at least `least_flops`."""
     index = Readers(graph)
     for outer in graph.nodes:
         if outer.op not in ("max", "sum"):
