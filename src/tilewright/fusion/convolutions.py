@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from tilewright.facts.pattern import Bind, Match
 from tilewright.ir.access import Access, Position, Quotient
 from tilewright.ir.contraction import Contracted, Letters
-from tilewright.ir.convolution import Convolution, convolved
+from tilewright.ir.convolution import ConvolutionCall, convolved
 from tilewright.ir.graph import Node, channels_last
 from tilewright.ir.program import Contraction, Operand, Output, Program, Statement
 
@@ -26,7 +26,7 @@ Unsupported = Callable[[Program], str | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Convolved(Convolution):
+class Convolved(ConvolutionCall):
     """One call. `channels_last`: how the kernel writes."""
 
     channels_last: bool

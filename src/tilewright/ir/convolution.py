@@ -16,7 +16,7 @@ TYPES = ("f32", "f16", "bf16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Convolution:
+class ConvolutionCall:
     """One call: `node` = the convolution of x and the weight, + bias. Stride, padding and dilation have one number for
     each spatial dimension; `padding` counts zeros ahead of the first element."""
 
@@ -49,7 +49,7 @@ def convolution_flops(
     return 2 * pixels[0] * prod(pixels[2:]) * prod(weight)
 
 
-def convolved(call: Call, nodes: Mapping[str, Node]) -> Convolution | None:
+def convolved(call: Call, nodes: Mapping[str, Node]) -> ConvolutionCall | None:
     """What this call convolves; None of another call, of an empty one, and where dtypes differ."""
     if call.target not in _NAMES or call.kwargs or len(call.results) != 1 or not call.results[0]:
         return None
@@ -60,7 +60,7 @@ def convolved(call: Call, nodes: Mapping[str, Node]) -> Convolution | None:
     return made if made is not None and made.x.dtype == made.weight.dtype == node.dtype else None
 
 
-def _read(call: Call, node: Node, nodes: Mapping[str, Node]) -> Convolution | None:
+def _read(call: Call, node: Node, nodes: Mapping[str, Node]) -> ConvolutionCall | None:
     """What the arguments say."""
     general = call.target == "aten.convolution.default"
     transposed: Template = _NAMES[call.target]
@@ -85,7 +85,7 @@ def _read(call: Call, node: Node, nodes: Mapping[str, Node]) -> Convolution | No
     padded = _numbers(0 if padding == "valid" else padding, rank)
     if steps is None or spread is None or padded is None or not isinstance(groups, int):
         return None
-    return Convolution(
+    return ConvolutionCall(
         node=node, x=x, weight=weight, bias=bias, groups=groups, stride=steps, padding=padded, dilation=spread,
         transposed=bool(transposed),
     )  # fmt: skip

@@ -58,8 +58,8 @@ def rewritten(graph: Graph, *, in_part: bool = True) -> Rewritten | None:
     `in_part`: whether kernels can make a part of a product, or of its sums."""
     steps: list[str] = []
     spared = 0
-    for of_images in (without_bias, less_convolved, joined_pools):
-        while (made := of_images(graph, LEAST_FLOPS)) is not None:
+    for of_convolutions in (without_bias, less_convolved, joined_pools):
+        while (made := of_convolutions(graph, LEAST_FLOPS)) is not None:
             graph, step, flops = made
             steps.append(step)
             spared += flops

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.ir.convolution import Convolution, convolved
+from tilewright.ir.convolution import ConvolutionCall, convolved
 from tilewright.ir.graph import VIEWS, Graph, Node
 
 from ..lowering.form import Stuck, aligned
@@ -108,7 +108,7 @@ def _views_for(index: Readers, norm: _Norm) -> set[str]:
     return {n for n in index.readers[norm.mean.name] if index.nodes[n] in norm.differences or alone(n)}
 
 
-def _path(index: Readers, value: Node) -> tuple[Convolution | None, list[Node]]:
+def _path(index: Readers, value: Node) -> tuple[ConvolutionCall | None, list[Node]]:
     """The convolution of which this is a linear image, and the operators between, which alone read one another."""
     path: list[Node] = []
     node = value
@@ -133,7 +133,7 @@ def _path(index: Readers, value: Node) -> tuple[Convolution | None, list[Node]]:
 class _Way:
     """From a convolution to a norm, which takes its mean over `dims`."""
 
-    whole: Convolution
+    whole: ConvolutionCall
     path: Sequence[Node]
     dims: Sequence[int]
 

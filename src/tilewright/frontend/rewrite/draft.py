@@ -85,10 +85,10 @@ class Draft(Builder):
         changed: list[Call] = []
         for call in graph.calls:
             changed += (*self.more, _spelt(call)) if call.name == node.origin else (call,)
-        made = pruned(replace(graph, nodes=tuple(nodes), calls=tuple(changed), free=()))
+        after = pruned(replace(graph, nodes=tuple(nodes), calls=tuple(changed), free=()))
         # A call that no result is left of is for its nodes' sake alone, and needs no longer what it read.
-        calls = tuple(call if any(call.results) or call.ordered else _spelt(call) for call in made.calls)
-        return made if calls == made.calls else pruned(replace(made, calls=calls))
+        spelt = tuple(call if any(call.results) or call.ordered else _spelt(call) for call in after.calls)
+        return after if spelt == after.calls else pruned(replace(after, calls=spelt))
 
 
 def _spelt(call: Call) -> Call:

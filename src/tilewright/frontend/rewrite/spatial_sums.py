@@ -15,43 +15,43 @@ from tilewright.ir.graph import Node
 
 from ..lowering.form import Stuck, groups
 from ..lowering.lower import Expr
-from .image import Image, Value
+from .convolution_form import ConvolutionForm, Value
 from .sides import Side
 
 
-def summed_over(image: Image, node: Node) -> Image:
+def summed_over(form: ConvolutionForm, node: Node) -> ConvolutionForm:
     """The sum over dimensions of the value, among them whole sides; what else is summed is so at last. Raises Stuck
     where it takes a part of a side, or none."""
-    gone, left = _taken(image, node)
-    if not gone or any(image.varies(d) for d in gone):
+    gone, left = _taken(form, node)
+    if not gone or any(form.varies(d) for d in gone):
         raise Stuck
-    x, sides = image.x, list(image.sides)
+    x, sides = form.x, list(form.sides)
     for d in sorted(gone, reverse=True):
-        x = _summed_side(x, d, image.sides[d - 2], transposed=image.transposed)
+        x = _summed_side(x, d, form.sides[d - 2], transposed=form.transposed)
         sides[d - 2] = replace(sides[d - 2], size=x.shape[d], summed=True)
-    shifts = tuple(_summed_shift(s, image.base, gone) for s in image.shifts)
+    shifts = tuple(_summed_shift(s, form.base, gone) for s in form.shifts)
     rest = tuple(d for d in node.dims if left[d] > 1)
     said = "a product of sums of its input" if all(s.summed for s in sides) else "a convolution of sums of its input"
     return replace(
-        image, x=x, sides=tuple(sides), shifts=shifts, rest=rest, shape=left if rest else node.shape,
-        steps=(*image.steps, said),
+        form, x=x, sides=tuple(sides), shifts=shifts, rest=rest, shape=left if rest else node.shape,
+        steps=(*form.steps, said),
     )  # fmt: skip
 
 
-def _taken(image: Image, node: Node) -> tuple[list[int], tuple[int, ...]]:
+def _taken(form: ConvolutionForm, node: Node) -> tuple[list[int], tuple[int, ...]]:
     """The sides, as dimensions of `base`, that are summed, and the value's shape when they are."""
     gone: list[int] = []
-    left = list(image.shape)
-    for mine, of_base in groups(image.shape, image.base):
-        wide = [d for d in mine if image.shape[d] > 1]
+    left = list(form.shape)
+    for mine, of_base in groups(form.shape, form.base):
+        wide = [d for d in mine if form.shape[d] > 1]
         taken = [d for d in wide if d in node.dims]
-        space = [d for d in of_base if d >= 2 and image.base[d] > 1]
+        space = [d for d in of_base if d >= 2 and form.base[d] > 1]
         if not (taken and space):
             continue
         if len(taken) != len(wide):
             raise Stuck
         gone += space
-        own = prod(image.base[d] for d in of_base if d < 2)
+        own = prod(form.base[d] for d in of_base if d < 2)
         for d in mine:
             left[d] = own if d == mine[0] else 1
     return gone, tuple(left)

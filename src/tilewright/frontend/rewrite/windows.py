@@ -16,7 +16,7 @@ from tilewright.ir.graph import Node
 
 from ..lowering.form import Stuck
 from ..lowering.lower import Expr
-from .image import Image, Value
+from .convolution_form import ConvolutionForm, Value
 from .sides import Side
 
 
@@ -38,30 +38,30 @@ class Pool:
         return Position(start=-self.padding * step, steps=((along, self.stride * step), (within, step)))
 
 
-def pooled(image: Image, total: Node) -> Image:
+def pooled(form: ConvolutionForm, total: Node) -> ConvolutionForm:
     """The sum over windows of a value that is read by windows. Raises Stuck where that is no convolution."""
-    load = image.window
+    load = form.window
     assert load is not None
-    pools = _pools(image, load, total)
-    if any(not p.idle and image.varies(2 + i) for i, p in enumerate(pools)) or load.args[1:] not in ((), (0,)):
+    pools = _pools(form, load, total)
+    if any(not p.idle and form.varies(2 + i) for i, p in enumerate(pools)) or load.args[1:] not in ((), (0,)):
         raise Stuck
-    first = [s.single and (not image.transposed or s.stride == 1) for s in image.sides]
-    given = list(zip(pools, first, image.sides, strict=True))
+    first = [s.single and (not form.transposed or s.stride == 1) for s in form.sides]
+    given = list(zip(pools, first, form.sides, strict=True))
     ahead = [p if early else Pool(count=s.size) for p, early, s in given]
     behind = [Pool(count=s.out) if early else p for p, early, s in given]
     if any(p.padding or (p.count - 1) * p.stride + p.taps > s.out for p, early, s in given if not early):
         raise Stuck
-    shifts = tuple(_pooled_shift(image, s, pools) for s in image.shifts)
+    shifts = tuple(_pooled_shift(form, s, pools) for s in form.shifts)
     if not all(p.idle for p in ahead):
-        image = _pooled_first(image, ahead, first)
+        form = _pooled_first(form, ahead, first)
     if not all(p.idle for p in behind):
-        image = _merged(image, behind)
-    return replace(image, shape=total.shape, shifts=shifts, window=None)
+        form = _merged(form, behind)
+    return replace(form, shape=total.shape, shifts=shifts, window=None)
 
 
-def _pools(image: Image, load: Node, total: Node) -> list[Pool]:
+def _pools(form: ConvolutionForm, load: Node, total: Node) -> list[Pool]:
     """The windows along each side."""
-    rank = len(image.base)
+    rank = len(form.base)
     kept = [d for d in range(len(load.shape)) if d not in total.dims]
     if len(load.at) != rank or len(kept) < rank:
         raise Stuck
@@ -70,7 +70,7 @@ def _pools(image: Image, load: Node, total: Node) -> list[Pool]:
     ones = tuple(1 for _ in kept[rank:])
     if total.shape != (*(p.count for p in made), *ones) or not {*total.dims} <= {*used} or len(used) != len({*used}):
         raise Stuck
-    if not all(p.idle and p.count == size for p, size in zip(made[:2], image.base, strict=False)):
+    if not all(p.idle and p.count == size for p, size in zip(made[:2], form.base, strict=False)):
         raise Stuck
     return [replace(p, stride=1) if p.count == 1 else p for p in made[2:]]
 
@@ -88,7 +88,7 @@ def _pool(load: Node, position: Position, along: int, over: Sequence[int]) -> Po
     )  # fmt: skip
 
 
-def _pooled_shift(image: Image, shift: Value, pools: Sequence[Pool]) -> Value:
+def _pooled_shift(form: ConvolutionForm, shift: Value, pools: Sequence[Pool]) -> Value:
     """The same windows of what is added: read where it varies, else counted."""
     rank = len(pools)
     varying = [isinstance(shift, Expr) and shift.shape[2 + i] > 1 for i in range(rank)]
@@ -98,71 +98,71 @@ def _pooled_shift(image: Image, shift: Value, pools: Sequence[Pool]) -> Value:
                  *(pools[i].taps for i in inner))  # fmt: skip
         at = [Position(steps=((d, 1),)) for d in (0, 1)]
         at += [pools[i].position(2 + i, 2 + rank + inner.index(i)) if i in inner else Position() for i in range(rank)]
-        shift = image.draft.load(shift.wide(), shape, at, 0.0).reduce("sum", range(2 + rank, len(shape)))
+        shift = form.draft.load(shift.wide(), shape, at, 0.0).reduce("sum", range(2 + rank, len(shape)))
     for i, pool in enumerate(pools):
-        covered = 1.0 if varying[i] else _covered(image, pool, i)
+        covered = 1.0 if varying[i] else _covered(form, pool, i)
         shift = shift * covered if isinstance(shift, Expr) or not isinstance(covered, Expr) else covered * shift
     return shift
 
 
-def _covered(image: Image, pool: Pool, side: int) -> Value:
+def _covered(form: ConvolutionForm, pool: Pool, side: int) -> Value:
     """How many results each window holds."""
-    size = image.base[2 + side]
+    size = form.base[2 + side]
     if not pool.padding and (pool.count - 1) * pool.stride + pool.taps <= size:
         return float(pool.taps)
     if pool.count == 1:
         return float(min(pool.taps - pool.padding, size) - max(-pool.padding, 0))
-    first = image.draft.place(pool.count, 2 + side, len(image.base)).to("i32") * pool.stride - pool.padding
+    first = form.draft.place(pool.count, 2 + side, len(form.base)).to("i32") * pool.stride - pool.padding
     last = (first + pool.taps).do("minimum", size)
-    return (last - first.do("maximum", 0)).to(image.x.dtype).wide()
+    return (last - first.do("maximum", 0)).to(form.x.dtype).wide()
 
 
-def _pooled_first(image: Image, pools: Sequence[Pool], first: Sequence[bool]) -> Image:
+def _pooled_first(form: ConvolutionForm, pools: Sequence[Pool], first: Sequence[bool]) -> ConvolutionForm:
     """The input summed over the windows of those sides on which single taps meet it."""
-    rank, x = len(pools), image.x
-    given = list(zip(pools, first, image.sides, strict=True))
+    rank, x = len(pools), form.x
+    given = list(zip(pools, first, form.sides, strict=True))
     shape = (*x.shape[:2], *(p.count for p in pools), *(p.taps for p in pools))
     at = [Position(steps=((d, 1),)) for d in (0, 1)]
     at += [p.position(2 + i, 2 + rank + i, step=s.stride if early else 1) for i, (p, early, s) in enumerate(given)]
-    total = image.draft.load(x, shape, at, 0.0).wide().reduce("sum", range(2 + rank, 2 + 2 * rank))
+    total = form.draft.load(x, shape, at, 0.0).wide().reduce("sum", range(2 + rank, 2 + 2 * rank))
     sides = tuple(
         Side(size=p.count, taps=1, stride=1, padding=0, dilation=1, out=p.count) if early else s
         for p, early, s in given
     )
-    scale, area = image.scale, prod(p.taps for p in pools)
+    scale, area = form.scale, prod(p.taps for p in pools)
     if x.dtype != total.dtype:  # means, which 16 bits can hold
         total, scale = (total * (1.0 / area)).to(x.dtype), scale * area
-    return replace(image, x=total, sides=sides, scale=scale, steps=(*image.steps, "its input pooled first"))
+    return replace(form, x=total, sides=sides, scale=scale, steps=(*form.steps, "its input pooled first"))
 
 
-def _merged(image: Image, pools: Sequence[Pool]) -> Image:
+def _merged(form: ConvolutionForm, pools: Sequence[Pool]) -> ConvolutionForm:
     """One convolution whose weights are summed over the windows."""
-    made = [_merged_side(s, p, transposed=image.transposed) for s, p in zip(image.sides, pools, strict=True)]
+    made = [_merged_side(s, p, transposed=form.transposed) for s, p in zip(form.sides, pools, strict=True)]
     sides, rank = tuple(m.side for m in made), len(made)
-    weight = _forward_weight(image)
+    weight = _forward_weight(form)
     for i, m in enumerate(made):
         weight = weight if m.apart == 1 else _stuffed(weight, 2 + i, m.apart)
     shape = (*weight.shape[:2], *(s.taps for s in sides), *(p.taps for p in pools))
     at = [Position(steps=((d, 1),)) for d in (0, 1)]
     at += [Position(start=m.start, steps=((2 + i, m.step), (2 + rank + i, m.within))) for i, m in enumerate(made)]
-    merged = image.draft.load(weight.wide(), shape, at, 0.0).reduce("sum", range(2 + rank, 2 + 2 * rank))
+    merged = form.draft.load(weight.wide(), shape, at, 0.0).reduce("sum", range(2 + rank, 2 + 2 * rank))
     said = f"one convolution of {_by(s.taps for s in sides)}, stride {_by(s.stride for s in sides)}"
-    weight = merged.to(image.weight.dtype)
-    return replace(image, weight=weight, sides=sides, transposed=False, steps=(*image.steps, said))
+    weight = merged.to(form.weight.dtype)
+    return replace(form, weight=weight, sides=sides, transposed=False, steps=(*form.steps, said))
 
 
 def _by(numbers: Iterable[int]) -> str:
     return "x".join(str(n) for n in numbers)
 
 
-def _forward_weight(image: Image) -> Expr:
+def _forward_weight(form: ConvolutionForm) -> Expr:
     """(channels, a group's input channels, taps)."""
-    if not image.transposed:
-        return image.weight
-    inputs, each, *taps = image.weight.shape
-    apart = image.weight.reshape((image.groups, inputs // image.groups, each, *taps))
+    if not form.transposed:
+        return form.weight
+    inputs, each, *taps = form.weight.shape
+    apart = form.weight.reshape((form.groups, inputs // form.groups, each, *taps))
     moved = apart.permute((0, 2, 1, *range(3, 3 + len(taps))))
-    return moved.reshape((image.groups * each, inputs // image.groups, *taps))
+    return moved.reshape((form.groups * each, inputs // form.groups, *taps))
 
 
 def _stuffed(weight: Expr, dim: int, apart: int) -> Expr:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewright.ir.convolution import Convolution, convolution_flops
+from tilewright.ir.convolution import ConvolutionCall, convolution_flops
 from tilewright.ir.graph import Node
 
 from ..lowering.form import Stuck, aligned, groups, reshaped_addend
@@ -27,7 +27,7 @@ Value = Expr | float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Image:
+class ConvolutionForm:
     """The convolution of `x` (N, C, spatial) and `weight`, as torch lays them out, times `gain` and `scale`, plus
     `shifts`. These broadcast to `base`, (N, channels, spatial), of which the value is a view of this `shape`.
     `rest`: dimensions of it over which it is summed at last. `window`: the load as which it is read by windows, whose
@@ -76,7 +76,7 @@ class Image:
         assert isinstance(made, Expr)
         return made
 
-    def times(self, value: Value) -> Image:
+    def times(self, value: Value) -> ConvolutionForm:
         shifts = tuple(s * value if isinstance(s, Expr) else value * s for s in self.shifts)
         if isinstance(value, Expr):
             gain = value.wide() if self.gain is None else self.gain * value.wide()
@@ -85,7 +85,7 @@ class Image:
             raise Stuck
         return replace(self, scale=self.scale * value, shifts=shifts)
 
-    def plus(self, value: Value) -> Image:
+    def plus(self, value: Value) -> ConvolutionForm:
         last = self.shifts[-1] if self.shifts else None
         if isinstance(last, Expr) and isinstance(value, Expr) and last.shape == value.shape:
             return replace(self, shifts=(*self.shifts[:-1], last.wide() + value.wide()))
@@ -141,7 +141,7 @@ class Image:
         return made.reshape((batch, self.channels))
 
 
-def image_of(draft: Draft, whole: Convolution) -> Image:
+def form_of(draft: Draft, whole: ConvolutionCall) -> ConvolutionForm:
     """A convolution with its bias."""
     sides = tuple(
         Side(size=size, taps=taps, stride=stride, padding=padding, dilation=dilation, out=out)
@@ -149,11 +149,11 @@ def image_of(draft: Draft, whole: Convolution) -> Image:
             whole.x.shape[2:], whole.weight.shape[2:], whole.stride, whole.padding, whole.dilation, whole.out,
             strict=True)
     )  # fmt: skip
-    image = Image(
+    form = ConvolutionForm(
         draft=draft, x=Expr(draft, whole.x), weight=Expr(draft, whole.weight), sides=sides, groups=whole.groups,
         transposed=whole.transposed, shape=whole.node.shape,
     )  # fmt: skip
     if whole.bias is None:
-        return image
+        return form
     bias = Expr(draft, whole.bias)
-    return image.plus(bias.reshape((1, bias.shape[0], *(1 for _ in sides))))
+    return form.plus(bias.reshape((1, bias.shape[0], *(1 for _ in sides))))
