@@ -231,7 +231,7 @@ def _multiplied(
 def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bool = False) -> tuple[torch.Tensor, ...]:
     """The outputs of a Program on aligned operands; with `exact`, in float64 throughout."""
     values: dict[str, Any] = {}
-    device = operands[0].device
+    device = operands[0].device if operands else torch.device("cpu")
     masks: dict[Any, torch.Tensor] = {}  # of the loads: what lay inside
     for spec, tensor in zip(program.operands, operands, strict=True):
         assert tuple(tensor.shape) == spec.shape, (spec, tensor.shape)

@@ -72,7 +72,7 @@ class Work:
     matmul_flops: int
     conv_flops: int
     dtype: str  # the widest floating dtype of its matrix products' operands, "f32" where there are none
-    spared_flops: int = 0  # of matmul_flops: what declared algebra does without (see frontend.rewrite.algebra)
+    spared_flops: int = 0  # of both: what declared algebra does without (see frontend.rewrite.algebra)
 
     @property
     def bytes_moved(self) -> int:

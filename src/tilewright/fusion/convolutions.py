@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from tilewright.facts.pattern import Bind, Match
 from tilewright.ir.access import Access, Position, Quotient
 from tilewright.ir.contraction import Contracted, Letters
-from tilewright.ir.graph import Call, Node, Ref, Struct, Template, channels_last
+from tilewright.ir.convolution import ConvolutionCall, convolved
+from tilewright.ir.graph import Node, channels_last
 from tilewright.ir.program import Contraction, Operand, Output, Program, Statement
 
 from .coarse import refined
@@ -22,32 +23,13 @@ from .region import Flow
 
 Found = tuple[Program, Match]
 Unsupported = Callable[[Program], str | None]
-_NAMES = {f"aten.conv{d}d.{kind}": False for d in (1, 2, 3) for kind in ("default", "padding")} | {
-    "aten.convolution.default": False,
-    **{f"aten.conv_transpose{d}d.{kind}": True for d, kind in ((1, "default"), (2, "input"), (3, "input"))},
-}
-_TYPES = ("f32", "f16", "bf16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Convolved:
-    """One call: `node` = the convolution of x and the weight, + bias. `out` and the other tuples are spatial.
-    `channels_last`: how the kernel writes."""
+class Convolved(ConvolutionCall):
+    """One call. `channels_last`: how the kernel writes."""
 
-    node: Node
-    x: Node
-    weight: Node
-    bias: Node | None
-    groups: int
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    transposed: bool
     channels_last: bool
-
-    @property
-    def out(self) -> tuple[int, ...]:
-        return self.node.shape[2:]
 
     @property
     def columns(self) -> tuple[int, ...]:
@@ -112,14 +94,16 @@ def lies_channels_last(node: Node) -> bool:
 def convolution(flow: Flow, node: Node) -> Convolved | None:
     """The convolution that this result of a call is; None of another call, and of an empty one."""
     call = flow.calls.get(node.origin)
-    if node.op != "call" or call is None or call.target not in _NAMES or call.results != (node.name,):
+    if node.op != "call" or call is None or call.results != (node.name,):
         return None
-    if node.dtype not in _TYPES or 0 in node.shape or call.kwargs:
+    made = convolved(call, flow.nodes)
+    if made is None:
         return None
-    made = _read(flow, node, call)
-    if made is None or made.x.dtype != node.dtype or made.weight.dtype != node.dtype:
-        return None
-    return made
+    return Convolved(
+        node=node, x=made.x, weight=made.weight, bias=made.bias, groups=made.groups, stride=made.stride,
+        padding=made.padding, dilation=made.dilation, transposed=made.transposed,
+        channels_last=lies_channels_last(node),
+    )  # fmt: skip
 
 
 def pointwise_convolution(flow: Flow, node: Node) -> Contracted | None:
@@ -136,47 +120,6 @@ def pointwise_convolution(flow: Flow, node: Node) -> Contracted | None:
         left=whole.x, right=whole.weight, letters=letters, alpha=1.0, beta=1.0,
         added="" if whole.bias is None else whole.bias.name,
     )  # fmt: skip
-
-
-def _read(flow: Flow, node: Node, call: Call) -> Convolved | None:
-    """What the arguments say."""
-    general = call.target == "aten.convolution.default"
-    transposed: Template = _NAMES[call.target]
-    defaults: list[Template] = [None, None, None, 1, 0, *((0, 1, 1) if transposed else (1, 1))]
-    if general:
-        defaults = [None, None, None, 1, 0, 1, False, 0, 1]
-    args = [*call.args, *defaults[len(call.args) :]]
-    nodes = [flow.nodes[a.name] if isinstance(a, Ref) else None for a in args[:3]]
-    x, weight, bias = nodes
-    if x is None or weight is None or not len(x.shape) == len(weight.shape) == len(node.shape):
-        return None
-    if general:
-        _, _, _, stride, padding, dilation, transposed, _, groups = args
-    elif transposed:
-        _, _, _, stride, padding, _, groups, dilation = args
-    else:
-        _, _, _, stride, padding, dilation, groups = args
-    rank = len(node.shape) - 2
-    taps = weight.shape[2:]
-    steps, spread = _numbers(stride, rank), _numbers(dilation, rank)
-    if padding == "same" and spread is not None:
-        padding = Struct(kind="list", items=tuple(d * (t - 1) // 2 for d, t in zip(spread, taps, strict=True)))
-    padded = _numbers(0 if padding == "valid" else padding, rank)
-    if steps is None or spread is None or padded is None or not isinstance(groups, int):
-        return None
-    return Convolved(
-        node=node, x=x, weight=weight, bias=bias, groups=groups, stride=steps, padding=padded, dilation=spread,
-        transposed=bool(transposed), channels_last=lies_channels_last(node),
-    )  # fmt: skip
-
-
-def _numbers(value: Template, rank: int) -> tuple[int, ...] | None:
-    """One for each spatial dimension."""
-    items = value.items if isinstance(value, Struct) else (value,)
-    found = tuple(i for i in items if isinstance(i, int))
-    if len(found) != len(items) or len(found) not in (1, rank):
-        return None
-    return found if len(found) == rank else found * rank
 
 
 def contraction_of(whole: Convolved, x: Operand, weight: Operand) -> Contraction:

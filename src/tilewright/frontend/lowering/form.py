@@ -74,9 +74,9 @@ class Form:
 
     def reshaped(self, node: Node) -> Form:
         form = self
-        groups = list(_groups(form.shape, node.shape))
+        runs = list(groups(form.shape, node.shape))
         letters: list[str] = []
-        for before, after in groups:
+        for before, after in runs:
             old = "".join(form.letters[i] for i in before)
             wide = [i for i in after if node.shape[i] > 1]
             new = old
@@ -86,7 +86,7 @@ class Form:
                     form = form._regrouped(side, old, new, tuple(node.shape[i] for i in wide))
             given = iter(new)
             letters += [next(given) if node.shape[i] > 1 else "" for i in after]
-        addends = tuple(_reshaped_addend(a, form.shape, node.shape, groups) for a in form.addends)
+        addends = tuple(reshaped_addend(a, form.shape, node.shape, runs) for a in form.addends)
         return replace(form, letters=tuple(letters), shape=node.shape, addends=addends)
 
     def _having(self, letters: str) -> tuple[str, ...]:
@@ -154,7 +154,7 @@ class Form:
         return self.having(side, made, letters[:at] + new + letters[at + 1 :])
 
 
-def _groups(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
+def groups(before: Sequence[int], after: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
     """Runs of dimensions of one shape and of another that have as many elements, as short as can be."""
     i = j = 0
     while i < len(before) or j < len(after):
@@ -181,14 +181,14 @@ def _loaded_addend(addend: Expr | float, node: Node) -> Expr | float:
     return addend.builder.load(addend, shape, at)
 
 
-def _reshaped_addend(
-    addend: Expr | float, before: Sequence[int], after: Sequence[int], groups: Sequence[tuple[list[int], list[int]]]
+def reshaped_addend(
+    addend: Expr | float, before: Sequence[int], after: Sequence[int], runs: Sequence[tuple[list[int], list[int]]]
 ) -> Expr | float:  # fmt: skip
     if not isinstance(addend, Expr):
         return addend
     whole = list(addend.shape)
     shape = [1] * len(after)
-    for old, new in groups:
+    for old, new in runs:
         if any(addend.shape[d] > 1 for d in old):
             for d in old:
                 whole[d] = before[d]

@@ -1,4 +1,5 @@
-"""Declared algebra: a product of matrices of which only sums are wanted, with its weights summed first.
+"""Declared algebra: a product of matrices of which only sums are wanted, with its weights summed first; convolutions,
+norms and pools as `convolutions`, `before_norms` and `pools` have them.
 
     sum over n of (x @ w)[m, n]      = x @ (sum over n of w[:, n])       a matrix and a vector
     sums over windows of n           = x @ (sums over windows of w)      fewer columns (average pooling)
@@ -26,10 +27,13 @@ from tilewright.ir.graph import Graph, Node
 
 from ..lowering.form import Form, Stuck, aligned, spread
 from ..lowering.lower import FLOATS, Expr, NotLowered
+from .before_norms import without_bias
+from .convolutions import less_convolved
 from .diagonal import diagonal
 from .draft import Draft
 from .folded import folded
 from .linear import finished, summed, through
+from .pools import joined_pools
 from .readers import Readers
 from .zeros import sparing
 
@@ -41,8 +45,8 @@ _HALF = "_half"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """A graph with less work. `steps` say what was done, in the author's operators; `spared_flops`: of matrix products,
-    that are no longer needed."""
+    """A graph with less work. `steps` say what was done, in the author's operators; `spared_flops`: of matrix products
+    and convolutions, that are no longer needed."""
 
     graph: Graph
     steps: tuple[str, ...]
@@ -54,6 +58,11 @@ def rewritten(graph: Graph, *, in_part: bool = True) -> Rewritten | None:
     `in_part`: whether kernels can make a part of a product, or of its sums."""
     steps: list[str] = []
     spared = 0
+    for of_convolutions in (without_bias, less_convolved, joined_pools):
+        while (made := of_convolutions(graph, LEAST_FLOPS)) is not None:
+            graph, step, flops = made
+            steps.append(step)
+            spared += flops
     for way in (_Rewrite.made, _Rewrite.folded) if in_part else (_Rewrite.made,):
         while (made := _next(graph, way, in_part)) is not None:
             graph, step, flops = made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.ir.graph import Graph, Node
+from tilewright.ir.graph import VIEWS, Graph, Node
 
 
 class Readers:
@@ -19,6 +19,17 @@ class Readers:
         for node in graph.nodes:
             for source in dict.fromkeys(self.calls[node.origin].sources if node.op == "call" else node.sources):
                 self.readers[source].append(node.name)
+
+    def kept(self, name: str) -> bool:
+        """Whether somebody outside of the graph has it."""
+        return name in self._kept
+
+    def viewed(self, name: str) -> Node:
+        """What a value is a view of."""
+        node = self.nodes[name]
+        while node.op in VIEWS:
+            node = self.nodes[node.sources[0]]
+        return node
 
     def alone(self, name: str) -> bool:
         """Whether one operator alone reads this, and nobody outside of the graph."""
