@@ -27,6 +27,8 @@ POOLED = (2, 4, 8, 16)  # pixels of a window that neighbouring rows of a warp ho
 _LEAST_ROWS = 128  # of a chunk: of the smallest tile
 _MOST_TILES = 16  # of them
 _CHUNKS = 1024  # at least, where there is so much work: CTAs come out even
+_KEPT = 40  # registers of a thread for all but sums
+_ELEMENTS = 64  # and where elements are computed of them
 _SPARE = 8  # places behind a line of a grid, at most
 
 
@@ -46,12 +48,16 @@ class ConvReduction:
 
 def unreduced(shape: ConvShape, points: Sequence[ConvPoint], over: str, window: Triple = (1, 1, 1)) -> str | None:
     """Why these settings of all kernels can't reduce; None if they can."""
-    if shape.groups > 1 or any(p.tiles > 1 for p in points):
+    if shape.groups > 1 or (over != "window" and any(p.tiles > 1 for p in points)):
         return "channels that one tile does not hold are reduced by a kernel of their own"
     if over == "channels":
-        return None
+        full = any(p.parts * p.width // 2 > p.registers[1] - _ELEMENTS for p in points)
+        return "channels of a pixel don't fit the registers beside the sums of the tile" if full else None
     if over == "places":
-        return None if len(points) == 1 else "sums over all places are those of one kernel"
+        if len(points) > 1:
+            return "sums over all places are those of one kernel"
+        full = points[0].sums + points[0].columns // 4 > points[0].registers[1] - _KEPT
+        return "sums of places don't fit the registers beside those of the tile" if full else None
     if any(out % w for out, w in zip(shape.out, window, strict=True)):
         return "windows that end outside"
     if shape.spread == (1, 1, 1):
