@@ -1,6 +1,6 @@
-"""Convolutions with what is computed of them on the way out: one takes the region that alone reads it for its epilogue,
-where that lies over the output as it is: pointwise, or reducing all channels of each pixel, all pixels of each sample, or
-windows without overlap (see `pooled`).
+"""Convolutions with what is computed of them on the way out: one takes the region that alone reads it for its
+epilogue, where that lies over the output as it is: pointwise, or reducing all channels of each pixel, all pixels of
+each sample, or windows without overlap (see `pooled`).
 
 The domain is (N, Co, *o), of groups (N, G, Co, *o), where the result lies row-major; of one that lies channels-last
 (N, *o, Co) and (N, *o, G, Co). Contracted are a group's channels and the taps. A transposed convolution goes through

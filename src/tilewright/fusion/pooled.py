@@ -88,7 +88,7 @@ def _window(whole: Program, region: Found) -> tuple[tuple[int | None, ...], tupl
     None for one of a window that is one place wide, and the windows' sizes."""
     program, site = region
     loads, indexed = program.loads, [i for i, o in enumerate(program.operands) if o.indexed]
-    if len(loads) != 1 or len(indexed) != 1 or whole.product is None or len(whole.product.over) + 1 != len(whole.domain):
+    if len(loads) != 1 or len(indexed) != 1:
         return None
     source, bind = program.operands[indexed[0]], site.operands[indexed[0]]
     plain = Bind(node=site.operands[indexed[0]].node, split=whole.domain, order=tuple(range(len(whole.domain))))

@@ -79,6 +79,7 @@ class ConvSpec:
         n, *rest = (0 if size == 1 else step for step, size in zip(strides, shape, strict=True))
         grouped = self.shape.groups > 1
         spatial = len(self.x.shape) - 2 - grouped
+        rest = rest[: 1 + grouped + spatial]  # without what is reduced of a window
         if last:
             rest = [*rest[spatial:], *rest[:spatial]]
         group, channel, *places = rest if grouped else (0, *rest)

@@ -7,8 +7,8 @@
     places      the pixels of each sample, of each channel: a thread adds up its rows over a chunk of neighbouring tiles
                 of one CTA; lanes and chunks are joined in a fixed order, so that results repeat to the last bit
 
-States of `places` are (reduction, sample, channel, slot, warp) of fp32, which another kernel joins. The rows of a sample
-meet a few chunks; its slots are these chunks in order, and what is left of them is neutral.
+States of `places` are (reduction, sample, channel, slot, warp) of fp32, which another kernel joins. The rows of a
+sample meet a few chunks; its slots are these chunks in order, and what is left of them is neutral.
 """
 
 from __future__ import annotations
