@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -106,7 +106,7 @@ class Registers:
 class Joined:
     """A Reducer of numbers."""
 
-    JOINS: dict[str, tuple[float, Callable[[Any, Any], Any]]] = {
+    JOINS: ClassVar[dict[str, tuple[float, Callable[[Any, Any], Any]]]] = {
         "sum": (0.0, np.add), "max": (-math.inf, np.maximum), "min": (math.inf, np.minimum),
     }  # fmt: skip
     types = (float,)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,7 @@ from tilewright.kernels.cuda.common.spec import ArraySpec, ReductionSpec, Sweep
 from tilewright.kernels.cuda.conv import epilogue, gather, kernel, reduced, window
 from tilewright.kernels.cuda.conv.fused import ConvSpec, FusedConv, _Launched
 from tilewright.kernels.cuda.conv.implicit import row_of
-from tilewright.kernels.cuda.conv.phases import phases
 from tilewright.kernels.cuda.conv.reduction import WARPS, ConvReduction, chunk_rows, slots, unreduced
-from tilewright.kernels.cuda.conv.shape import ConvShape
 from tilewright.kernels.cuda.conv.tiles import DEFAULTS, channel_of, make_points
 
 MODULES = (epilogue, gather, kernel, reduced, window)
@@ -203,7 +201,7 @@ def expected(case: Case, spec: ConvSpec, y: torch.Tensor, b: torch.Tensor) -> to
 def test_what_warps_reduce_and_write_is_the_reduction(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = spec_and_shape(case)
     points = make_points(spec.shape, DEFAULTS | case.knobs)
-    assert unreduced(spec.shape, points, case.over, case.pool) is None
+    assert unreduced(spec.shape, points, case.over, case.pool, operands=1) is None
     y = torch.randn(spec.shape.batch, spec.shape.columns, *spec.shape.out, dtype=torch.float64)
     b = torch.randn(spec.shape.columns, dtype=torch.float64)
     warp = on_lanes(monkeypatch, MODULES)
@@ -212,3 +210,64 @@ def test_what_warps_reduce_and_write_is_the_reduction(case: Case, monkeypatch: p
     if case.over == "places":
         made = made[0].sum((-2, -1)) if case.op == "sum" else made[0].amax((-2, -1))
     torch.testing.assert_close(made, expected(case, spec, y, b))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(x=(16, 16, 66, 66), w=(64, 16, 3, 3), over="channels", op="min", how={}, knobs={"precision": "tf32"},
+             dtype="f32"),
+        Case(x=(4, 64, 32, 32), w=(128, 64, 3, 3), over="channels", op="softmax_stats", how={}, dtype="f32",
+             knobs={"precision": "fp16x3"}),
+        Case(x=(4, 64, 32, 32), w=(64, 64, 4, 4), over="channels", op="softmax_stats", how=STRIDED, dtype="f32",
+             knobs=TOGETHER | {"precision": "tf32", "phases": "plane"}),
+        Case(x=(16, 64, 34, 34), w=(64, 64, 3, 3), over="channels", op="moments", how={}, knobs={}, last=True),
+        Case(x=(16, 64, 66, 66), w=(128, 64, 3, 3), over="window", op="max", how={}, pool=(1, 2, 2), dtype="f32",
+             knobs={"precision": "fp16x3"}),
+        Case(x=(4, 3, 16, 16, 16), w=(3, 16, 2, 2, 2), over="window", op="max", how={"transposed": True, "stride": 2},
+             knobs=TOGETHER | {"precision": "fp16x3"}, pool=(2, 2, 2), dtype="f32"),
+        Case(x=(16, 8, 66, 66), w=(128, 8, 3, 3), over="places", how={}, dtype="f32",
+             knobs={"precision": "fp16x3", "producers": 128}),
+        Case(x=(16, 64, 66, 66), w=(64, 64, 3, 3), over="places", how={}, dtype="f32",
+             knobs={"precision": "tf32", "kernel": "window", "pixels": 256}),
+    ],
+    ids=lambda c: f"{c.over}-{c.op}-{'x'.join(map(str, c.w))}",
+)  # fmt: skip
+def test_it_compiles_without_spills(case: Case, tmp_path: Path) -> None:
+    fused = FusedConv(spec_and_shape(case, traced=True), case.knobs)
+    launch = fused.compile([contiguous(o.shape) for o in fused.spec.read], f"--keep-cubin --dump-dir={tmp_path}")
+    kernels = taken(launch.artifacts.CUBIN)  # type: ignore[attr-defined]
+    assert len(kernels) == 2 * len(fused.points) and not any(k.local_bytes for k in kernels)
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        (Case(x=(2, 8, 9, 9), w=(64, 8, 3, 3), over="channels", how={}, knobs={"columns": 32}), "one tile does not"),
+        (Case(x=(2, 8, 9, 9), w=(64, 4, 3, 3), over="places", how={"groups": 2}, knobs={}), "one tile does not"),
+        (Case(x=(2, 8, 9, 9), w=(128, 8, 3, 3), over="channels", how={}, knobs={"pixels": 256}), "registers"),
+        (Case(x=(2, 8, 9, 9), w=(128, 8, 3, 3), over="places", how={}, knobs={"pixels": 256}), "registers"),
+        (Case(x=(2, 8, 9, 9), w=(8, 16, 3, 3), over="places", how=STRIDED, knobs={}), "of one kernel"),
+        (Case(x=(2, 8, 9, 9), w=(16, 8, 3, 3), over="window", how={}, knobs={}, pool=(1, 3, 3)), "2, 4, 8 or 16"),
+        (Case(x=(2, 8, 9, 9), w=(16, 8, 3, 3), over="window", how={}, knobs={"kernel": "window"}, pool=(1, 2, 2)),
+         "2, 4, 8 or 16"),
+        (Case(x=(2, 8, 9, 9), w=(8, 16, 3, 3), over="window", how=STRIDED, knobs={}, pool=(1, 2, 2)), "its phases"),
+        (Case(x=(2, 8, 9, 9), w=(8, 16, 4, 4), over="window", how=STRIDED, knobs=TOGETHER | {"phases": "plane"},
+              pool=(1, 2, 2)), "its phases"),  # that begin ahead of the first output
+    ],
+)  # fmt: skip
+def test_settings_that_can_not_reduce_are_refused(case: Case, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        FusedConv(spec_and_shape(case), case.knobs)
+
+
+@pytest.mark.parametrize(("batch", "size"), [(1, 5), (300, 7), (3, 130), (128, 254), (2, 2000)])
+def test_the_rows_of_a_sample_meet_no_more_chunks_than_it_has_slots(batch: int, size: int) -> None:
+    """However a kernel numbers them: pixels, or places of a grid; and all chunks but the last are as long."""
+    shape = shape_of((batch, 8, size + 2, size + 2), (8, 8, 3, 3))
+    for pixels in (128, 256, 512):
+        rows = max(chunk_rows(shape), pixels)
+        for each in (size * size, (size + 2) * (size + 2)):
+            met = [((n + 1) * each - 1) // rows - n * each // rows + 1 for n in range(batch)]
+            assert max(met) <= slots(shape)
+    assert rows % chunk_rows(shape) == 0 and chunk_rows(shape) <= 2048

@@ -89,13 +89,13 @@ def ranked_points(program: Program, shape: ConvShape, device: Device) -> tuple[P
 def _ranked(program: Program, shape: ConvShape, precision: str, device: Device) -> list[dict[str, Any]]:
     """All settings that fit, by the model; where memory is what they wait for, those that compute the least first."""
     found: dict[tuple[ConvPoint, ...], tuple[float, float, dict[str, Any]]] = {}
-    over = over_of(program)
+    over, operands = over_of(program), sum(not o.indexed for o in program.operands)
     for knobs in _settings(shape, precision):
         try:
             made = make_points(shape, knobs)
         except ValueError:
             continue
-        if len(made) > _MOST_KERNELS or (over is not None and unreduced(shape, made, *over) is not None):
+        if len(made) > _MOST_KERNELS or (over is not None and unreduced(shape, made, *over, operands=operands)):
             continue
         found.setdefault(
             made, (work_ns(program, shape, made, device), _computed_ns(program, shape, made, device), knobs)

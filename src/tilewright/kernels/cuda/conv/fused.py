@@ -115,7 +115,8 @@ class FusedConv:
             raise ValueError(f"precision {wanted['precision']!r} is not one of {self.spec.x.dtype}")
         points = make_points(self.spec.shape, wanted)
         own = self.spec.reduction
-        why = unreduced(self.spec.shape, points, own.over, own.window) if own is not None else None
+        many = len(self.spec.operands)
+        why = own and unreduced(self.spec.shape, points, own.over, own.window, operands=many)
         if why is not None:
             raise ValueError(why)
         self.points: tuple[ConvPoint, ...] = points

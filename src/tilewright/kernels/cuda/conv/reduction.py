@@ -28,7 +28,7 @@ _LEAST_ROWS = 128  # of a chunk: of the smallest tile
 _MOST_TILES = 16  # of them
 _CHUNKS = 1024  # at least, where there is so much work: CTAs come out even
 _KEPT = 40  # registers of a thread for all but sums
-_ELEMENTS = 64  # and where elements are computed of them
+_ELSE = 16  # for all but sums, and a pixel's elements and operands
 _SPARE = 8  # places behind a line of a grid, at most
 
 
@@ -46,12 +46,16 @@ class ConvReduction:
     row: str = ""
 
 
-def unreduced(shape: ConvShape, points: Sequence[ConvPoint], over: str, window: Triple = (1, 1, 1)) -> str | None:
-    """Why these settings of all kernels can't reduce; None if they can."""
+def unreduced(
+    shape: ConvShape, points: Sequence[ConvPoint], over: str, window: Triple = (1, 1, 1), *, operands: int
+) -> str | None:
+    """Why these settings of all kernels can't reduce, beside so many operands; None if they can."""
     if shape.groups > 1 or (over != "window" and any(p.tiles > 1 for p in points)):
         return "channels that one tile does not hold are reduced by a kernel of their own"
     if over == "channels":
-        full = any(p.parts * p.width // 2 > p.registers[1] - _ELEMENTS for p in points)
+        full = any(
+            p.parts * p.width // 2 + p.columns // 4 * (1 + operands) > p.registers[1] - _ELSE for p in points
+        )  # fmt: skip
         return "channels of a pixel don't fit the registers beside the sums of the tile" if full else None
     if over == "places":
         if len(points) > 1:
