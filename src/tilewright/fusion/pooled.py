@@ -50,20 +50,19 @@ def pooled(first: Found, region: Found) -> Found | None:
     window = _window(whole, region)
     if window is None:
         return None
-    order, sizes = window
-    load = program.loads[0]
-    spatial = len(sizes)
-    if not _is_pool(program, order[-spatial:]):
+    kept, inner, sizes = window
+    if not _is_pool(program, inner):
         return None
-    domain = (*whole.domain[:2], *(program.domain[d] for d in order[2 : 2 + spatial]), *sizes)
+    load, spatial = program.loads[0], len(sizes)
+    domain = (*whole.domain[:2], *(program.domain[d] for d in kept[2:]), *sizes)
     ones = (1,) * spatial
 
     def moved(shape: tuple[int, ...]) -> tuple[int, ...]:
-        return (*(shape[d] for d in order[: 2 + spatial]), *ones)
+        return (*(shape[d] for d in kept), *ones)
 
     def lies(operand: Operand) -> tuple[int, ...]:
-        kept = [order.index(d) for d in operand.order if d in order[: 2 + spatial]]
-        return (*range(2 + spatial, len(domain)), *kept) if operand.order else ()
+        order = [kept.index(d) for d in operand.order if d in kept]
+        return (*range(2 + spatial, len(domain)), *order) if operand.order else ()
 
     operands = tuple(
         Operand(name=load.result, dtype=o.dtype, shape=domain) if o.indexed
@@ -83,9 +82,9 @@ def pooled(first: Found, region: Found) -> Found | None:
     return joined((wide, place), (small, site), load.result)
 
 
-def _window(whole: Program, region: Found) -> tuple[tuple[int | None, ...], tuple[int, ...]] | None:
-    """Of a region that reads windows of this convolution's output: its dimensions in the order (n, co, *p, *window),
-    None for one of a window that is one place wide, and the windows' sizes."""
+def _window(whole: Program, region: Found) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
+    """Of a region that reads windows of this convolution's output: its dimensions (n, co, *p) in order, those inside of
+    windows, of which one that is a place wide has none, and the windows' sizes."""
     program, site = region
     loads, indexed = program.loads, [i for i, o in enumerate(program.operands) if o.indexed]
     if len(loads) != 1 or len(indexed) != 1:
@@ -94,8 +93,8 @@ def _window(whole: Program, region: Found) -> tuple[tuple[int | None, ...], tupl
     plain = Bind(node=site.operands[indexed[0]].node, split=whole.domain, order=tuple(range(len(whole.domain))))
     if source.shape != whole.domain or bind != plain or source.name != loads[0].source:
         return None
-    kept: list[int | None] = []
-    inner: list[int | None] = []
+    kept: list[int] = []
+    inner: list[int] = []
     sizes: list[int] = []
     for number, position in enumerate(loads[0].at):
         found = _place(program, position, number < 2)
@@ -103,33 +102,30 @@ def _window(whole: Program, region: Found) -> tuple[tuple[int | None, ...], tupl
             return None
         outer, own, size = found
         kept.append(outer)
-        if number >= 2:
-            inner.append(own)
-            sizes.append(size)
-    order = (*kept, *inner)
-    dims = [d for d in order if d is not None]
-    return (order, tuple(sizes)) if kept == sorted(kept) and sorted(dims) == [*range(len(program.domain))] else None  # type: ignore[type-var]
+        inner += own
+        sizes += [size] if number >= 2 else []
+    whole_domain = sorted((*kept, *inner)) == [*range(len(program.domain))]
+    return (tuple(kept), tuple(inner), tuple(sizes)) if kept == sorted(kept) and whole_domain else None
 
 
-def _place(program: Program, position: Position, alone: bool) -> tuple[int, int | None, int] | None:
+def _place(program: Program, position: Position, alone: bool) -> tuple[int, list[int], int] | None:
     """The dimension along which windows follow one another, the one inside of them, and how long that is."""
     steps = sorted(position.steps, key=lambda own: own[1])
     if position.start or position.value or not 1 <= len(steps) <= (1 if alone else 2) or steps[0][1] != 1:
         return None
     if len(steps) == 1:
-        return steps[0][0], None, 1
+        return steps[0][0], [], 1
     (inside, _), (outer, size) = steps
-    return (outer, inside, size) if program.domain[inside] == size else None
+    return (outer, [inside], size) if program.domain[inside] == size else None
 
 
-def _is_pool(program: Program, inner: tuple[int | None, ...]) -> bool:
+def _is_pool(program: Program, inner: tuple[int, ...]) -> bool:
     """Whether the windows are reduced, once, and nothing but what becomes of that is written."""
-    dims = tuple(sorted(d for d in inner if d is not None))
     reductions = [i for i in program.body if isinstance(i, Reduction)]
     others = all(isinstance(i, Statement | Reduction | Load) for i in program.body)
     positions = any(isinstance(i, Statement) and i.op in ("index", "inside") for i in program.body)
-    small = all(o.shape[d] == 1 for o in (*program.operands, *program.outputs) for d in dims
-                if len(o.shape) == len(program.domain) and not (isinstance(o, Operand) and o.indexed))  # fmt: skip
-    return bool(dims) and dims == program.reduced and len(reductions) == 1 and reductions[0].op in _POOLS and (
-        others and not positions and small and len(program.outputs) == 1
-    )  # fmt: skip
+    shapes = [*(o.shape for o in program.operands if not o.indexed), *(o.shape for o in program.outputs)]
+    if not inner or tuple(sorted(inner)) != program.reduced or len(reductions) != 1:
+        return False
+    once = others and not positions and len(program.outputs) == 1 and reductions[0].op in _POOLS
+    return once and all(shape[d] == 1 for shape in shapes for d in inner)

@@ -55,6 +55,6 @@ def _moved(item: Contraction, steps: Callable[[int, int], tuple[tuple[int, int],
         return replace(p, steps=tuple(new for d, step in p.steps for new in steps(d, step)))
 
     def access(a: Access) -> Access:
-        return replace(a, at=tuple(place(p) for p in a.at))  # type: ignore[arg-type]
+        return replace(a, at=tuple(place(p) for p in a.at))
 
     return replace(item, left=access(item.left), right=access(item.right))

@@ -261,18 +261,14 @@ class WindowEpilogue(ReducedEpilogue):
         for phase in self.phases:
             element = known | {"product": self._scaled(sums, phase, number, factor)}
             taken.append(self.reducer.prepare(_call(sweep.elements, element, values)[0]))
-        return tree(taken, self._join)
-
-    def _join(self, a: Any, b: Any) -> Any:
-        (joined,) = self.reducer.merge((a,), (b,))
-        return joined
+        return tree(taken, partial(_merged, self.reducer))
 
     def _leave_windows(
         self, found: list[Any], where: tuple[tuple[Any, ...], Any, Any], out: Any, operands: list[Any], odd: bool
     ) -> None:
         """Join what the lanes of a window have, and write it."""
         place, column, inside = where
-        found, numbers, leads = scattered(found, self._join, self.offsets)
+        found, numbers, leads = scattered(found, partial(_merged, self.reducer), self.offsets)
         ok = inside if leads is None else m.both(inside, leads)
         for value, number in zip(found, numbers, strict=True):
             channel = column + number // self.run * (4 * self.run) + number % self.run
@@ -322,7 +318,8 @@ class PlacesEpilogue(ReducedEpilogue):
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, **more)
         if self.parts:
-            self.vectors, self.loose = {part.first: (i,) for i, part in enumerate(self.parts)}, False
+            self.loose = False
+            self.vectors = {part.first: (i,) for i, part in enumerate(self.parts)}  # type: ignore[assignment]
         self.together = chunk_tiles(self.shape, self.point.pixels)
         self.slots = slots(self.shape)
         (self.joined,) = self.reducers
@@ -380,7 +377,7 @@ class PlacesEpilogue(ReducedEpilogue):
                     for reducer, own, value in zip(self.joined, carried, made, strict=True):
                         neutral = reducer.identity()[0]
                         value = m.select(ok, reducer.prepare(value), neutral)
-                        own[i] = reducer.merge((own[i],), (value,))[0]
+                        own[i] = _merged(reducer, own[i], value)
 
     def _close(self, carried: list[Any], where: tuple[Any, ...], column: Any, out: Any, odd: bool) -> None:
         """Write what a chunk has of a sample; behind a sample's last chunk, that there is nothing more."""
@@ -390,9 +387,7 @@ class PlacesEpilogue(ReducedEpilogue):
         ends = Int32((sample + 1) * each <= (chunk + 1) * rows)
         for i, (reducer, own) in enumerate(zip(self.joined, carried, strict=True)):
             values = [own[k] for k in range(self.columns // 4)]
-            values, numbers, leads = scattered(
-                values, lambda a, b, reducer=reducer: reducer.merge((a,), (b,))[0], _APART
-            )  # fmt: skip
+            values, numbers, leads = scattered(values, partial(_merged, reducer), _APART)
             for value, number in zip(values, numbers, strict=True):
                 channel = column + number // self.run * (4 * self.run) + number % self.run
                 row = Int64(sample + i * self.shape.batch) * self.shape.columns + channel
@@ -409,6 +404,12 @@ class PlacesEpilogue(ReducedEpilogue):
                 test = channel < self.shape.columns if odd else None
                 test = leads if test is None else test if leads is None else m.both(test, leads)
                 write() if test is None else when(test, write)
+
+
+def _merged(reducer: Reducer, a: Any, b: Any) -> Any:
+    """Of a state of one component."""
+    (joined,) = reducer.merge((a,), (b,))
+    return joined
 
 
 def _masked(values: list[Any], valid: list[Any], otherwise: Any) -> list[Any]:
