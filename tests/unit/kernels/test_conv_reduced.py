@@ -171,7 +171,7 @@ def run_on_lanes(warp: Warp, spec: ConvSpec, points: Any, y: np.ndarray[Any, Any
                         sums.append([Sums(warp, values[:, list(own_)], own.point.columns, first) for own_ in blocks])
                     turn = (work, number // 4, carried[number])
                     own._finish(sums, turn, (None, None), [Memory(warp, out)], [Memory(warp, b.reshape(-1))])
-                work = own._next(work, 3)
+                work = kernel.following(work, 3, chunk)
     return out.reshape(spec.outputs[0].shape)
 
 

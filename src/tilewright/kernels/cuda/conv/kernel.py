@@ -56,6 +56,20 @@ def product_of(kind: Any, abreast: int, columns: int) -> Any:
     )
 
 
+def following(work: Any, stride: Any, chunk: int) -> Any:
+    """The tile after this one of a CTA, which takes chunks of so many neighbours, `stride` chunks apart."""
+    if chunk == 1:
+        return work + stride
+    return work + 1 + Int32((work + 1) % chunk == 0) * ((stride - 1) * chunk)
+
+
+def _copy(size: int, packed: Any, s_b: Any, numbers: tuple[Any, Any], barrier: Any) -> None:
+    """A step's weights, so many bytes: from their number in memory to that in shared memory."""
+    source = packed.iterator.toint() + Int64(numbers[0]) * size
+    target = Int32(s_b.iterator.toint()) + numbers[1] * size
+    copy_bulk(target, source, size, Int32(barrier.toint()))
+
+
 class ConvKernel:
     """A ConvShape at a ConvPoint for inputs of one type, ready to be traced. `walk`: the strides of x along (sample,
     group, channel, three spatial dimensions)."""
@@ -107,7 +121,7 @@ class ConvKernel:
                 state = self._state(x, highest, (work // self.tiles * p.pixels, tile // p.tiles), thread)
                 self._fill_all(barriers, s_a, state, partial(self._fetch, barriers, packed, s_b, tile, thread), turn)
                 turn += self.steps
-                work = self._next(work, stride)
+                work = following(work, stride, self.finish.together)
         else:
             cute.arch.setmaxregister_increase(p.registers[1])
             group = warp // 4 - p.producers // 128
@@ -132,7 +146,7 @@ class ConvKernel:
                     self._free(barriers, turn + (self.steps - 1))
                 self._finish(sums, (work, group, carried), (highest, factors), outs, operands)
                 turn += self.steps
-                work = self._next(work, stride)
+                work = following(work, stride, self.finish.together)
 
     # ---- what a kind of kernel does in its own way
 
@@ -175,7 +189,7 @@ class ConvKernel:
         barrier = barriers + 2 * p.stages
         cute.arch.mbarrier_arrive_and_expect_tx(barrier, p.weight_bytes * self.steps)
         for step in range(self.steps):
-            self._copy(packed, s_b, (step, step), barrier)
+            _copy(p.weight_bytes, packed, s_b, (step, step), barrier)
 
     def _fetch(self, barriers: Any, packed: Any, s_b: Any, tile: Any, thread: Any, step: Any, turn: Any) -> None:
         """The weights of a step into their stage, once that is free."""
@@ -187,15 +201,9 @@ class ConvKernel:
         def fetch() -> None:
             self._await_free(barriers, turn)
             cute.arch.mbarrier_arrive_and_expect_tx(barriers + stage, p.weight_bytes)
-            self._copy(packed, s_b, (tile * self.steps + step, stage), barriers + stage)
+            _copy(p.weight_bytes, packed, s_b, (tile * self.steps + step, stage), barriers + stage)
 
         when(thread == 0, fetch)
-
-    def _copy(self, packed: Any, s_b: Any, numbers: tuple[Any, Any], barrier: Any) -> None:
-        size = self.point.weight_bytes
-        source = packed.iterator.toint() + Int64(numbers[0]) * size
-        target = Int32(s_b.iterator.toint()) + numbers[1] * size
-        copy_bulk(target, source, size, Int32(barrier.toint()))
 
     # ---- products and what comes out
 
@@ -222,13 +230,6 @@ class ConvKernel:
                 warpgroup.wait_group(0)
                 promote(total, wave)
         self._free(barriers, turn)
-
-    def _next(self, work: Any, stride: Any) -> Any:
-        """The tile after this one of a CTA."""
-        chunk = self.finish.together
-        if chunk == 1:
-            return work + stride
-        return work + 1 + Int32((work + 1) % chunk == 0) * ((stride - 1) * chunk)
 
     def _finish(
         self, sums: list[Any], turn: tuple[Any, Any, list[Any]], scales: tuple[Any, Any], outs: list[Any],
