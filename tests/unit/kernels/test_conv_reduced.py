@@ -212,6 +212,7 @@ def test_what_warps_reduce_and_write_is_the_reduction(case: Case, monkeypatch: p
     torch.testing.assert_close(made, expected(case, spec, y, b))
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize(
     "case",
     [

@@ -64,6 +64,7 @@ def test_points_are_those_that_can_reduce(name: str, over: Any, monkeypatch: pyt
         assert unreduced(read[0], make_points(read[0], dict(settings)), *over, operands=1) is None
 
 
+@pytest.mark.each(3)
 @pytest.mark.parametrize("name", ["channels", "window", "phases"])
 def test_a_file_compiles_and_gives_meta_tensors_of_the_output(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
