@@ -1,5 +1,6 @@
-"""Convolutions with what is computed of them on the way out: one takes the pointwise region that alone reads it for its
-epilogue, where that lies over the output as it is.
+"""Convolutions with what is computed of them on the way out: one takes the region that alone reads it for its
+epilogue, where that lies over the output as it is: pointwise, or reducing all channels of each pixel, all pixels of
+each sample, or windows without overlap (see `pooled`).
 
 The domain is (N, Co, *o), of groups (N, G, Co, *o), where the result lies row-major; of one that lies channels-last
 (N, *o, Co) and (N, *o, G, Co). Contracted are a group's channels and the taps. A transposed convolution goes through
@@ -16,9 +17,10 @@ from tilewright.ir.access import Access, Position, Quotient
 from tilewright.ir.contraction import Contracted, Letters
 from tilewright.ir.convolution import ConvolutionCall, convolved
 from tilewright.ir.graph import Node, channels_last
-from tilewright.ir.program import Contraction, Operand, Output, Program, Statement
+from tilewright.ir.program import RANKED, Contraction, Operand, Output, Program, Scan, Statement
 
 from .coarse import refined
+from .pooled import joined, pooled
 from .region import Flow
 
 Found = tuple[Program, Match]
@@ -78,6 +80,8 @@ def convolutions(
         made = next((f for f in (fused, alone) if f is not None and unsupported(f[0]) is None), None)
         if made is not None:
             found.append(made)
+            # Whether that is better reduced there or by a kernel of its own is measured.
+            found += [alone] if made[0].reduced and alone is not None and unsupported(alone[0]) is None else []
             free = [r for r in free if made is not fused or r is not region]
         else:
             left[node.name] = "its result lies in another order" if alone is None else str(unsupported(alone[0]))
@@ -221,39 +225,37 @@ def _over(region: Found, domain: tuple[int, ...]) -> Found:
 
     operands = tuple(replace(o, shape=wide(o.shape), order=order(o.order)) for o in program.operands)
     outputs = tuple(replace(o, shape=wide(o.shape)) for o in program.outputs)
-    return replace(program, domain=wide(program.domain), operands=operands, outputs=outputs), site
+    reduced = tuple(there[d] for d in program.reduced)
+    return replace(program, domain=wide(program.domain), reduced=reduced, operands=operands, outputs=outputs), site
 
 
 def _with_epilogue(whole: Convolved, region: Found) -> Found | None:
-    """The same; None where the region is no epilogue: not pointwise, or over other dimensions."""
-    if region[0].reduced or not all(isinstance(i, Statement) for i in region[0].body):
-        return None
-    if any(isinstance(i, Statement) and i.op in ("index", "inside") for i in region[0].body):
+    """The same; None where the region is no epilogue: over other dimensions, or of other operators."""
+    if region[0].loads:
+        return pooled(by_itself(whole), region) if whole.groups == 1 and not whole.channels_last else None
+    if any(isinstance(i, Scan) or i.op in ("index", "inside", *RANKED) for i in region[0].body):
         return None
     program, site = _over(region, whole.domain)
     mine = [i for i, bind in enumerate(site.operands) if bind.node == whole.node.name]
-    written = all(o.shape == whole.domain and not o.parts for o in program.outputs)
-    if program.domain != whole.domain or len(mine) != 1 or not written:
+    if program.domain != whole.domain or len(mine) != 1 or not _is_written(whole, program):
         return None
     own, bind = program.operands[mine[0]], site.operands[mine[0]]
-    first, place = by_itself(whole)
     wide = [d for d in whole.lies if whole.domain[d] > 1]
     read = Bind(node=bind.node, split=tuple(whole.domain[d] for d in wide), order=tuple(map(wide.index, sorted(wide))))
     if own.shape != whole.domain or bind != read:
         return None
-    operands, binds, body = list(first.operands), list(place.operands), list(first.body)
-    names = {own.name: first.outputs[0].name}
-    for other, there in zip(program.operands, site.operands, strict=True):
-        if other is not own:
-            names[other.name] = f"x{len(operands)}"
-            operands.append(replace(other, name=names[other.name]))
-            binds.append(there)
-    for item in program.body:
-        assert isinstance(item, Statement)
-        names[item.result] = f"v{len(body)}"
-        args = tuple(names[a] if isinstance(a, str) else a for a in item.args)
-        body.append(replace(item, result=names[item.result], args=args))
-    outputs = tuple(replace(o, name=names[o.name]) for o in program.outputs)
-    made = Program(domain=whole.domain, operands=tuple(operands), body=tuple(body), outputs=outputs)
-    nodes = (whole.node.name, *site.nodes)
-    return made, Match(nodes=nodes, operands=tuple(binds), outputs=site.outputs, spared=(whole.node.name,))
+    return joined(by_itself(whole), (program, site), own.name)
+
+
+def _is_written(whole: Convolved, program: Program) -> bool:
+    """Whether what leaves are elements; or, of the channels of each pixel, or all of its places, one value."""
+    if any(o.parts for o in program.outputs):
+        return False
+    wide = {d for d, size in enumerate(whole.domain) if size > 1}
+    reduced = tuple(1 if d in program.reduced else size for d, size in enumerate(whole.domain))
+    shapes = {o.shape for o in program.outputs}
+    if whole.groups == 1 and program.reduced and {*program.reduced} == {*whole.own[1:]}:
+        return len(program.outputs) == 1 and shapes <= {whole.domain, reduced}
+    if program.reduced and {*program.reduced} == wide & {*whole.places}:
+        return shapes == {reduced}
+    return not program.reduced and shapes == {whole.domain}

@@ -247,7 +247,8 @@ class Program:
     """See the module's docstring. `body` is in SSA order; every name is defined once, before its use.
 
     A body with a Scan has that one alone and no Reduction; `reduced` is the Scan's dimension. One with a Contraction
-    has Statements beside it, its epilogue, and Reductions of its rows, or of groups of columns: `reduced` is the last.
+    has Statements beside it, its epilogue, and Reductions of its rows, or of groups of columns: `reduced` is the last;
+    of a convolution they are of its channels, of its places, or of windows of these (see `pooled`).
     A dual GEMM is two Contractions of one left access, with Statements alone."""
 
     domain: tuple[int, ...]

@@ -142,7 +142,8 @@ def _validate_scan(scan: Scan, program: Program) -> None:
 
 def _validate_contraction(item: Contraction, indexed: Mapping[str, Operand], program: Program) -> None:
     name, whole = item.result, program.domain + item.over
-    if program.loads or program.ranked or program.reduced not in ((), (len(program.domain) - 1,)):
+    one = program.reduced in ((), (len(program.domain) - 1,)) or len(item.over) > 1
+    if program.loads or program.ranked or not one:
         raise ValueError(f"{name!r}: a contraction has statements beside it, reductions of its rows, and nothing else")
     apart = program.reduced or any(p.prologues or p.left != item.left for p in program.products)
     if len(program.products) > 2 or (len(program.products) == 2 and apart):

@@ -79,8 +79,11 @@ def test_what_reads_it_stays_a_kernel_for_whoever_leaves_the_convolution_to_torc
 @pytest.mark.parametrize(
     ("titles", "function"),
     [
-        (["conv2d"], lambda x, w: F.conv2d(x, w).amax(1)),
+        (["conv2d"], lambda x, w: F.conv2d(x, w[:, :4], groups=2).amax(1)),
+        (["conv2d"], lambda x, w: F.conv2d(x, w).amax((1, 2))),
         (["conv2d"], lambda x, w: F.conv2d(x, w).flatten(2).softmax(-1)),
+        (["conv2d"], lambda x, w: F.max_pool2d(F.conv2d(x, w), 3, stride=2)),
+        (["conv2d"], lambda x, w: F.max_pool2d(F.conv2d(x, w), 2, padding=1)),
         (["conv2d", "relu -> conv2d -> add"], lambda x, w: F.conv2d(x, w).relu() + F.conv2d(x, -w)),
     ],
 )

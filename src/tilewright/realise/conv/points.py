@@ -10,10 +10,12 @@ from ...facts.devices import DEVICES
 from ...facts.space import Knob, Point, Space, point
 from ...ir.program import Program
 from ...kernels.cuda.conv.phases import MERGED, ConvPhase, phases
+from ...kernels.cuda.conv.reduction import unreduced
 from ...kernels.cuda.conv.shape import ATOM, GROUP, ConvShape
 from ...kernels.cuda.conv.tiles import KNOBS as LEGAL
 from ...kernels.cuda.conv.tiles import ConvPoint, make_points
 from ...kernels.cuda.conv.windows import Windows
+from .reductions import over_of
 
 FITTED = DEVICES["h200"]
 ARCHITECTURE = FITTED.architecture
@@ -87,12 +89,13 @@ def ranked_points(program: Program, shape: ConvShape, device: Device) -> tuple[P
 def _ranked(program: Program, shape: ConvShape, precision: str, device: Device) -> list[dict[str, Any]]:
     """All settings that fit, by the model; where memory is what they wait for, those that compute the least first."""
     found: dict[tuple[ConvPoint, ...], tuple[float, float, dict[str, Any]]] = {}
+    over, operands = over_of(program), sum(not o.indexed for o in program.operands)
     for knobs in _settings(shape, precision):
         try:
             made = make_points(shape, knobs)
         except ValueError:
             continue
-        if len(made) > _MOST_KERNELS:
+        if len(made) > _MOST_KERNELS or (over is not None and unreduced(shape, made, *over, operands=operands)):
             continue
         found.setdefault(
             made, (work_ns(program, shape, made, device), _computed_ns(program, shape, made, device), knobs)

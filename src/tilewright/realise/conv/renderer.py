@@ -10,15 +10,19 @@ from ...facts.problem import Target
 from ...facts.space import Point, Space
 from ...ir.access import Position, Quotient
 from ...ir.matrices import matrices_of
+from ...ir.pooled import unwindowed
 from ...ir.program import Contraction, Operand, Program, Statement
 from ...kernels.cuda.conv.shape import GROUP, MOST_TAPS, ConvShape
 from ..float8 import computes_in_float8, rounded_once
 from ..gemm import renderer as gemm
 from ..gemm.text import epilogue_of
 from ..realiser import Fit, Refused, carried, refused
+from ..rows import renderer as rows
 from ..rows.text import RUN_OP, Lines, safe_names, tensors
+from ..rows.text import fused_text as rows_text
 from ..strength import reduced_in_strength
 from .points import ARCHITECTURE, space
+from .reductions import ConvText, chained_text, over_of, places_text, reduction_text, unreducible
 
 target: Target = "cuda"
 digest, writers = "convolutions", ("rows/text.py", "conv/points.py")
@@ -30,13 +34,12 @@ _LEAST_WORK = 1 << 22  # multiplications; below, it is all launch
 _MOST_OPERANDS = 10  # of a residual block: two batch norms, each of four, what is added, and one more
 _MOST_PHASES = 9
 _LONGEST = 1 << 30  # pixels and elements of a sample have 32 bits, with the padding among them
-_TEXT = (
-    '''\
+_TEXT = '''\
 """{name}: a convolution of {x} and {weight}, and what is computed of it. Made by Tilewright: CuTe DSL, for CUDA."""
 
 from tilewright_kernels.cuda.common import math as m
 from tilewright_kernels.cuda.common.spec import ArraySpec
-from tilewright_kernels.cuda.conv.fused import ConvSpec, FusedConv
+{imports}from tilewright_kernels.cuda.conv.fused import ConvSpec, FusedConv
 from tilewright_kernels.cuda.conv.shape import ConvShape
 from tilewright_kernels.ops import torch_op
 
@@ -52,13 +55,11 @@ SPEC = ConvSpec(
     ),
     outputs=({outputs_spec}
     ),
-    epilogue=epilogue,{more}
+    {what},{more}
 )
 
 _FUSED = FusedConv(SPEC, {knobs}, source=__file__)
 '''
-    + RUN_OP
-)
 
 
 def fits(program: Program, device: Device) -> Fit | Refused:
@@ -79,24 +80,50 @@ def points(program: Program, device: Device) -> Space:
 
 
 def render(program: Program, name: str, point: Point, device: Device) -> tuple[SourceFile, ...]:
-    """`NAME.py`."""
+    """`NAME.py`; where places are reduced, the convolution and the kernel that joins its chunks beside it."""
+    shape, _, _ = _shape(program)
+    over = over_of(program)
+    if over is not None and over[0] == "places":
+        text, joined = places_text(program, shape)
+        first = rows.points(joined, device).points[0]
+        return (
+            SourceFile(path=f"{name}.py", text=chained_text(program, name, shape)),
+            SourceFile(path=f"{name}_places.py", text=_text(program, f"{name}_places", point, text)),
+            SourceFile(path=f"{name}_rows.py", text=rows_text(joined, f"{name}_rows", first)),
+        )
+    text = _pointwise_text(program) if over is None else reduction_text(program)
+    outputs = text.outputs
+    end = RUN_OP.format(
+        name=name, reads=", ".join(("x", "weight", *(o.name for o in text.operands))),
+        writes=", ".join(o.name for o in outputs), outputs=repr(tuple((o.shape, o.dtype) for o in outputs)),
+        arity=2 + len(text.operands),
+    )  # fmt: skip
+    return (SourceFile(path=f"{name}.py", text=_text(program, name, point, text) + end),)
+
+
+def _text(program: Program, name: str, point: Point, text: ConvText) -> str:
+    """The file but for its entry point."""
     shape, transposed, channels_last = _shape(program)
     x, weight = _operands(program)
+    return _TEXT.format(
+        name=name, x=x.shape, weight=weight.shape, shape=repr(shape), imports=text.imports, epilogue=text.functions,
+        what=text.argument, x_spec=_spec(x), weight_spec=_spec(weight), operands=tensors(text.operands),
+        outputs_spec=tensors(text.outputs),
+        more="\n    transposed=True," * transposed + "\n    channels_last=True," * channels_last,
+        knobs=repr(dict(point)),
+    )  # fmt: skip
+
+
+def _pointwise_text(program: Program) -> ConvText:
     small = safe_names(reduced_in_strength(rounded_once(epilogue_of(program))))
-    others = [o for o in small.operands if o.name != "product"]
     body = [item for item in small.body if isinstance(item, Statement)]
     results = [o.name for o in small.outputs]
     given = f"({', '.join(results)})" if len(results) > 1 else results[0]
-    text = _TEXT.format(
-        name=name, x=x.shape, weight=weight.shape, shape=repr(shape),
-        epilogue=Lines(small).function("epilogue", "Per element: what is written.", body, results, given),
-        x_spec=_spec(x), weight_spec=_spec(weight), operands=tensors(others), outputs_spec=tensors(small.outputs),
-        more="\n    transposed=True," * transposed + "\n    channels_last=True," * channels_last,
-        knobs=repr(dict(point)),
-        reads=", ".join(("x", "weight", *(o.name for o in others))), writes=", ".join(results),
-        outputs=repr(tuple((o.shape, o.dtype) for o in small.outputs)), arity=2 + len(others),
+    return ConvText(
+        functions=Lines(small).function("epilogue", "Per element: what is written.", body, results, given),
+        argument="epilogue=epilogue", operands=tuple(o for o in small.operands if o.name != "product"),
+        outputs=small.outputs,
     )  # fmt: skip
-    return (SourceFile(path=f"{name}.py", text=text),)
 
 
 def skeleton_files() -> tuple[SourceFile, ...]:
@@ -107,7 +134,9 @@ def skeleton_files() -> tuple[SourceFile, ...]:
 def shape_of(program: Program) -> tuple[ConvShape, bool, bool] | None:
     """The convolution that the program's contraction is, whether its weights have channels before columns, and whether
     its domain has channels last; None where it is another contraction."""
-    return _shape_of(program, channels_last=False) or _shape_of(program, channels_last=True)
+    pooled = unwindowed(program)
+    whole = program if pooled is None else pooled[0]
+    return _shape_of(whole, channels_last=False) or _shape_of(whole, channels_last=True)
 
 
 def _shape_of(program: Program, *, channels_last: bool) -> tuple[ConvShape, bool, bool] | None:
@@ -178,8 +207,11 @@ def _unsupported(program: Program, shape: ConvShape, device: Device) -> str | No
     read, written = {o.dtype for o in others}, {o.dtype for o in program.outputs}
     if x.dtype not in _TYPES:
         return f"a convolution in {x.dtype} has no skeleton"
-    if program.reduced or len(program.products) > 1 or any(o.at for o in others):
-        return "a convolution with more than an elementwise epilogue"
+    if len(program.products) > 1 or any(o.at for o in others):
+        return "a convolution with more than an epilogue of its own elements"
+    why = unreducible(program, shape)
+    if why is not None:
+        return why
     if not read <= {*_TYPES, *_ALSO_READ} or not written <= {*_TYPES, *_ALSO_WRITTEN}:
         return "an epilogue of other types than fp32, fp16, bf16 and integers of 32 and 64 bits"
     if any(item.dtype == "f64" for item in program.body) or computes_in_float8(program):

@@ -63,26 +63,29 @@ def without_product(program: Program) -> Program:
 
 def column_group_texts(program: Program) -> tuple[str, str, tuple[Operand, ...], Output]:
     """The functions, the ColumnGroups, the operands beside the matrices, and the output, as the file has them."""
-    rest = _named_product(without_product(program))
-    rest = safe_names(reduced_in_strength(rounded_once(rest)))
-    plan, lines = schedule(rest), Lines(rest)
-    functions, entries = sweeps_of(plan, lines, dtypes_of(rest))
-    (output,) = rest.outputs
-    groups = [
-        f"size={rest.domain[-1]}",
-        *(["whole=True"] if is_row(program) else []),
-        "sweeps=(" + " ".join(e.strip() for e in entries) + ")",
-    ]
-    if plan.head:
-        functions.insert(0, lines.function("head", "Per group, before any sweep.", plan.head, (), dict_of(plan.head)))
-        groups.append("head=head")
-    groups.append(_end(plan, lines, output, functions))
+    functions, arguments, rest = sweep_texts(program)
+    groups = [f"size={rest.domain[-1]}", *(["whole=True"] if is_row(program) else []), *arguments]
     columns = rest.domain[-2:]
     apart = () if is_row(program) else (("within", (1, columns[1])), ("of_groups", (columns[0], 1)))
     for kind, shape in apart:
         names = [o.name for o in rest.operands if o.shape[-2:] == shape]
         groups += [f"{kind}=({', '.join(map(repr, names))},)"] if names else []
-    return "\n\n".join(functions), f"ColumnGroups({', '.join(groups)})", rest.operands[1:], output
+    return "\n\n".join(functions), f"ColumnGroups({', '.join(groups)})", rest.operands[1:], rest.outputs[0]
+
+
+def sweep_texts(program: Program) -> tuple[list[str], list[str], Program]:
+    """Of a contraction whose results are reduced on the way out, the functions of its sweeps, of what goes before and
+    what is written, as arguments they go by, and what is left of the Program without it."""
+    rest = _named_product(without_product(program))
+    rest = safe_names(reduced_in_strength(rounded_once(rest)))
+    plan, lines = schedule(rest), Lines(rest)
+    functions, entries = sweeps_of(plan, lines, dtypes_of(rest))
+    arguments = ["sweeps=(" + " ".join(e.strip() for e in entries) + ")"]
+    if plan.head:
+        functions.insert(0, lines.function("head", "Per group, before any sweep.", plan.head, (), dict_of(plan.head)))
+        arguments.append("head=head")
+    arguments.append(_end(plan, lines, rest.outputs[0], functions))
+    return functions, arguments, rest
 
 
 def _end(plan: Schedule, lines: Lines, output: Output, functions: list[str]) -> str:

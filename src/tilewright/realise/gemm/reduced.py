@@ -38,8 +38,9 @@ def blocks_of(columns: int) -> int:
     return -(-columns // BLOCK)
 
 
-def blocked(program: Program) -> Blocked | None:
-    """Both; None where a row would have to be read a second time, or something is reduced that has no state."""
+def blocked(program: Program, behind: tuple[int, ...] = ()) -> Blocked | None:
+    """Both; None where a row would have to be read a second time, or something is reduced that has no state. `behind`:
+    the domain of the second, where states are not of blocks of columns."""
     product = program.product
     assert product is not None
     rest = without_product(program)
@@ -54,7 +55,7 @@ def blocked(program: Program) -> Blocked | None:
     )  # fmt: skip
     ahead = _named_product(reduced_in_strength(ahead), product.result)
     reductions = tuple(replace(r, arg="product") if r.arg == product.result else r for r in reductions)
-    return Blocked(ahead=ahead, reductions=reductions, behind=_behind(rest, cut.passes[0].reductions))
+    return Blocked(ahead=ahead, reductions=reductions, behind=_behind(rest, cut.passes[0].reductions, behind))
 
 
 def _needed(program: Program, names: list[str]) -> tuple[Statement, ...]:
@@ -90,9 +91,8 @@ def _named_product(program: Program, name: str) -> Program:
 class _Behind:
     """Writes the Program that joins states: operands, and statements under names of their own."""
 
-    def __init__(self, program: Program) -> None:
-        self.blocks = blocks_of(program.domain[-1])
-        self.shape = (*program.domain[:-1], self.blocks)
+    def __init__(self, program: Program, shape: tuple[int, ...]) -> None:
+        self.shape = shape or (*program.domain[:-1], blocks_of(program.domain[-1]))
         self.columns = program.domain[-1]
         self.states: list[Operand] = []
         self.body: list[Statement | Reduction] = []
@@ -151,8 +151,8 @@ class _Behind:
         self.to(deviations, item.dtype, item.results[1])
 
 
-def _behind(program: Program, reductions: tuple[Reduction, ...]) -> Program:
-    made = _Behind(program)
+def _behind(program: Program, reductions: tuple[Reduction, ...], shape: tuple[int, ...]) -> Program:
+    made = _Behind(program, shape)
     for item in reductions:
         made.join(item)
     taken = {a.result for a in made.body if isinstance(a, Statement)} | {o.name for o in made.states}
@@ -163,6 +163,6 @@ def _behind(program: Program, reductions: tuple[Reduction, ...]) -> Program:
     if clash:
         raise ValueError(f"names of states: {sorted(clash)}")
     return Program(
-        domain=made.shape, reduced=(len(made.shape) - 1,),
+        domain=made.shape, reduced=program.reduced,
         operands=(*made.states, *_read(program, others, [])), body=(*made.body, *others), outputs=program.outputs,
     )  # fmt: skip

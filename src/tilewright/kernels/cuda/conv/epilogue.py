@@ -17,6 +17,7 @@ from ..common import math as m
 from ..common.control import when
 from ..common.spec import Function, reads
 from ..common.views import ITEM_BYTES
+from .gather import Gather
 from .phases import ConvPart
 from .ptx import store_pair
 from .shape import ConvShape, Triple
@@ -40,6 +41,8 @@ class ConvEpilogue:
     `channels_last`. Where outputs of a phase are written, its o is `first` + o spread; of several
     phases these are the `parts`, and no `first`. Where `gather` writes lines of an even length, a thread's two rows are
     pixels 2i and 2i + 1 (`pairs`): they stand for phases."""
+
+    together = 1  # neighbouring tiles that a CTA has one after the other
 
     def __init__(
         self, shape: ConvShape, point: ConvPoint, dtypes: Sequence[str], *, function: Function | None = None,
@@ -91,6 +94,19 @@ class ConvEpilogue:
             (one, two, last): tuple(number[one, two, last + i] for i in range(width))
             for one, two, last in sorted(number) if last % width == 0
         }  # fmt: skip
+
+    def gather(self, shape: ConvShape, walk: tuple[int, ...], item: int) -> Gather:
+        """Which pixel each row of a tile is, where windows are gathered."""
+        return Gather(shape, walk, item)
+
+    def carried(self) -> list[Any]:
+        """What a thread keeps from one tile to the next."""
+        return []
+
+    def tile(self, rows: Any, _turn: Any, outs: list[Any], operands: list[Any], odd: bool) -> None:
+        """All `rows` of a tile that a thread has: of each its sums, its place, whether there is one, and factors."""
+        for sums, place, inside, scales in rows:
+            when(inside, partial(self.row, sums, place, scales, outs, operands, odd))
 
     def row(
         self, sums: Sums, place: tuple[Any, Any, Any], scales: tuple[Any, Any], outs: list[Any], operands: list[Any],

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ from .implicit import ImplicitConv
 from .kernel import ConvKernel
 from .phases import phases
 from .prepare import QUAD, Prepare
+from .reduced import ChannelEpilogue, PlacesEpilogue, WindowEpilogue
+from .reduction import ConvReduction, unreduced
 from .shape import ConvShape
 from .tiles import DEFAULTS, ConvPoint, make_points
 from .window import WindowConv
@@ -45,13 +48,14 @@ ARCH = "sm_90a"
 _HERE = Path(__file__).resolve().parent
 _ALIGNED = 16
 _BULK = 128
+_REDUCED = {"channels": ChannelEpilogue, "window": WindowEpilogue, "places": PlacesEpilogue}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvSpec:
     """`shape`: the convolution; `x`, `weight` and `outputs` as the module's docstring has them, `operands` of the
-    output's rank, each size its own or 1. `epilogue` reads `product` and the operands by name. `channels_last`: how
-    outputs lie, and the dimensions of the operands."""
+    output's rank, each size its own or 1. `epilogue` reads `product` and the operands by name; or there is a
+    `reduction`, with one output. `channels_last`: how outputs lie, and the dimensions of the operands."""
 
     name: str
     shape: ConvShape
@@ -62,6 +66,7 @@ class ConvSpec:
     epilogue: Function | None = None
     transposed: bool = False
     channels_last: bool = False
+    reduction: ConvReduction | None = None
 
     @property
     def read(self) -> tuple[ArraySpec, ...]:
@@ -74,6 +79,7 @@ class ConvSpec:
         n, *rest = (0 if size == 1 else step for step, size in zip(strides, shape, strict=True))
         grouped = self.shape.groups > 1
         spatial = len(self.x.shape) - 2 - grouped
+        rest = rest[: 1 + grouped + spatial]  # without what is reduced of a window
         if last:
             rest = [*rest[spatial:], *rest[:spatial]]
         group, channel, *places = rest if grouped else (0, *rest)
@@ -107,7 +113,13 @@ class FusedConv:
         scaled = self.spec.x.dtype == "f32"
         if scaled == (wanted["precision"] == "plain"):
             raise ValueError(f"precision {wanted['precision']!r} is not one of {self.spec.x.dtype}")
-        self.points: tuple[ConvPoint, ...] = make_points(self.spec.shape, wanted)
+        points = make_points(self.spec.shape, wanted)
+        own = self.spec.reduction
+        many = len(self.spec.operands)
+        why = own and unreduced(self.spec.shape, points, own.over, own.window, operands=many)
+        if why is not None:
+            raise ValueError(why)
+        self.points: tuple[ConvPoint, ...] = points
         self.knobs.update(wanted)
         self._recorded = RecordedLaunch(self._steps, len(self.spec.read))
 
@@ -199,7 +211,9 @@ class _Launched:
         of_x, of_w = spec.walk(x, spec.x.shape), spec.weight_walk(w)
         self.phases: list[tuple[Prepare, ConvKernel]] = []
         for phase, point in zip(phases(spec.shape, points[0].phases), points, strict=True):
-            finish = ConvEpilogue(
+            own = spec.reduction
+            make = ConvEpilogue if own is None else partial(_REDUCED[own.over], reduction=own)
+            finish = make(
                 spec.shape, point, [o.dtype for o in spec.outputs], function=spec.epilogue, operands=read,
                 first=phase.first, channels_last=last, parts=phase.parts,
             )  # fmt: skip

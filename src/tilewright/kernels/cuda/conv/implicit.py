@@ -20,7 +20,6 @@ from cutlass.utils import hopper_helpers
 
 from ..gemm.epilogue.epilogue import power_of_two
 from .filling import TileFilling
-from .gather import Gather
 from .kernel import ConvKernel, arrive, scale_exponent
 from .ptx import planes_of, write_chunk
 from .shape import ATOM, DEPTH
@@ -44,7 +43,7 @@ class ImplicitConv(ConvKernel):
         super().__init__(*args, **named)
         s = self.shape
         self.rows, self.steps, self.tail = s.pixels, s.steps, s.tail
-        self.gather = Gather(s, self.walk, self.item)
+        self.gather = self.finish.gather(s, self.walk, self.item)
 
     def _layouts(self) -> list[Any]:
         """Of the stages of pixels and of weights."""

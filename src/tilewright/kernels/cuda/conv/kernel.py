@@ -15,7 +15,7 @@ its output channel, and the sum is scaled back; so fp16 reaches to 2^-39 of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -56,6 +56,20 @@ def product_of(kind: Any, abreast: int, columns: int) -> Any:
     )
 
 
+def following(work: Any, stride: Any, chunk: int) -> Any:
+    """The tile after this one of a CTA, which takes chunks of so many neighbours, `stride` chunks apart."""
+    if chunk == 1:
+        return work + stride
+    return work + 1 + Int32((work + 1) % chunk == 0) * ((stride - 1) * chunk)
+
+
+def _copy(size: int, packed: Any, s_b: Any, numbers: tuple[Any, Any], barrier: Any) -> None:
+    """A step's weights, so many bytes: from their number in memory to that in shared memory."""
+    source = packed.iterator.toint() + Int64(numbers[0]) * size
+    target = Int32(s_b.iterator.toint()) + numbers[1] * size
+    copy_bulk(target, source, size, Int32(barrier.toint()))
+
+
 class ConvKernel:
     """A ConvShape at a ConvPoint for inputs of one type, ready to be traced. `walk`: the strides of x along (sample,
     group, channel, three spatial dimensions)."""
@@ -79,7 +93,7 @@ class ConvKernel:
         self.all_work = -(-self.rows // p.pixels) * self.tiles
         mma = product_of(self.kind, self.abreast, p.columns)
         kernel = self._kernel(list(tensors), outs, operands, mma, self._layouts())
-        grid = [cutlass.min(ctas, Int32(self.all_work)), 1, 1]
+        grid = [cutlass.min(ctas, Int32(-(-self.all_work // self.finish.together))), 1, 1]
         kernel.launch(grid=grid, block=[p.threads, 1, 1], min_blocks_per_mp=1, stream=stream)
 
     @cute.kernel
@@ -95,6 +109,7 @@ class ConvKernel:
         cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
         first = cute.arch.block_idx()[0]
+        first = first if self.finish.together == 1 else first * self.finish.together
         stride = cute.arch.grid_dim()[0]
         if warp < p.producers // 32:
             cute.arch.setmaxregister_decrease(p.registers[0])
@@ -106,13 +121,14 @@ class ConvKernel:
                 state = self._state(x, highest, (work // self.tiles * p.pixels, tile // p.tiles), thread)
                 self._fill_all(barriers, s_a, state, partial(self._fetch, barriers, packed, s_b, tile, thread), turn)
                 turn += self.steps
-                work += stride
+                work = following(work, stride, self.finish.together)
         else:
             cute.arch.setmaxregister_increase(p.registers[1])
             group = warp // 4 - p.producers // 128
             fragments = self._fragments(mma, s_a, s_b, group)
             sums = [self.sums.make() for _ in range(p.parts)]
             waves = self.sums.make()
+            carried = self.finish.carried()
             multiply = partial(self._multiply, partial(self._chain, (mma, fragments, group)), barriers, sums, waves)
             if cutlass.const_expr(p.resident):
                 cute.arch.mbarrier_wait(barriers + 2 * p.stages, 0)
@@ -128,9 +144,9 @@ class ConvKernel:
                 if cutlass.const_expr(p.planes == 1):
                     warpgroup.wait_group(0)
                     self._free(barriers, turn + (self.steps - 1))
-                self._finish(sums, work, group, (highest, factors), outs, operands)
+                self._finish(sums, (work, group, carried), (highest, factors), outs, operands)
                 turn += self.steps
-                work += stride
+                work = following(work, stride, self.finish.together)
 
     # ---- what a kind of kernel does in its own way
 
@@ -173,7 +189,7 @@ class ConvKernel:
         barrier = barriers + 2 * p.stages
         cute.arch.mbarrier_arrive_and_expect_tx(barrier, p.weight_bytes * self.steps)
         for step in range(self.steps):
-            self._copy(packed, s_b, (step, step), barrier)
+            _copy(p.weight_bytes, packed, s_b, (step, step), barrier)
 
     def _fetch(self, barriers: Any, packed: Any, s_b: Any, tile: Any, thread: Any, step: Any, turn: Any) -> None:
         """The weights of a step into their stage, once that is free."""
@@ -185,15 +201,9 @@ class ConvKernel:
         def fetch() -> None:
             self._await_free(barriers, turn)
             cute.arch.mbarrier_arrive_and_expect_tx(barriers + stage, p.weight_bytes)
-            self._copy(packed, s_b, (tile * self.steps + step, stage), barriers + stage)
+            _copy(p.weight_bytes, packed, s_b, (tile * self.steps + step, stage), barriers + stage)
 
         when(thread == 0, fetch)
-
-    def _copy(self, packed: Any, s_b: Any, numbers: tuple[Any, Any], barrier: Any) -> None:
-        size = self.point.weight_bytes
-        source = packed.iterator.toint() + Int64(numbers[0]) * size
-        target = Int32(s_b.iterator.toint()) + numbers[1] * size
-        copy_bulk(target, source, size, Int32(barrier.toint()))
 
     # ---- products and what comes out
 
@@ -222,10 +232,24 @@ class ConvKernel:
         self._free(barriers, turn)
 
     def _finish(
-        self, sums: list[Any], work: Any, group: Any, scales: tuple[Any, Any], outs: list[Any], operands: list[Any]
-    ) -> None:
-        """Scale the sums back and write what the epilogue makes of them."""
-        p, s = self.point, self.shape
+        self, sums: list[Any], turn: tuple[Any, Any, list[Any]], scales: tuple[Any, Any], outs: list[Any],
+        operands: list[Any],
+    ) -> None:  # fmt: skip
+        """Scale the sums back and write what the epilogue makes of them. `turn`: the tile, the warpgroup, and what the
+        thread keeps from one tile to the next."""
+        p, (work, group, carried) = self.point, turn
+        rows = self._rows(sums, work, group, scales)
+        more: Any = None
+        if carried:
+            number = work // self.tiles * p.pixels
+            samples = self._output(number)[0][0], self._output(number + (p.pixels - 1))[0][0]
+            warp = group * 4 + cute.arch.warp_idx() % 4
+            more = work, warp, carried, samples, self.rows // self.shape.batch, self.all_work
+        self.finish.tile(rows, more, outs, operands, p.columns * p.tiles > self.shape.columns)
+
+    def _rows(self, sums: list[Any], work: Any, group: Any, scales: tuple[Any, Any]) -> Iterator[tuple[Any, ...]]:
+        """Of each row that this thread has: its sums, (pixel, group, first channel), whether there is one, factors."""
+        p = self.point
         lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx() % 4
         tile = work % self.tiles
         column = tile % p.tiles * p.columns + lane % 4 * self.finish.run
@@ -236,8 +260,4 @@ class ConvKernel:
                 at, inside = self._output(number)
                 inverse = power_of_two(-scale_exponent(scales[0][at[0]])) if self.scaled else None
                 own = partial(self.sums.pixel, totals) if self.finish.pairs else partial(self.sums.one, totals, r)
-                body = partial(
-                    self.finish.row, own, (at, tile // p.tiles, column), (inverse, scales[1]), outs, operands,
-                    p.columns * p.tiles > s.columns,
-                )  # fmt: skip
-                when(inside, body)
+                yield own, (at, tile // p.tiles, column), inside, (inverse, scales[1])
