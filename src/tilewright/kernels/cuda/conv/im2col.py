@@ -30,7 +30,8 @@ ROWS_APART = LOADERS // CHUNKS  # rows of one thread
 _BITS = 31  # of a word, for the tests of a row
 _TILES_N = (64, 128, 160, 192, 224, 256)  # columns of a tile
 _MOST_SUMS = 128  # of a thread, where another warpgroup has registers for addresses
-_REGISTERS = {256: (72, 184), 384: (72, 216)}  # of threads that copy and that multiply, by the threads of a CTA
+# Of threads that copy and that multiply, by the threads of a CTA and the rows of a thread that copies.
+_REGISTERS = {(256, 4): (72, 184), (384, 4): (56, 224), (384, 8): (56, 224), (384, 16): (72, 216)}
 # What TMA takes (CUDA driver API, cuTensorMapEncodeIm2col): corners and offsets by the number of spatial dimensions.
 _CORNER_BITS = {1: 16, 2: 8, 3: 5}
 _MOST_STRIDE = 8
@@ -38,7 +39,7 @@ _MOST_STRIDE = 8
 
 def registers(point: Point) -> tuple[int, int]:
     """Of a thread that copies, and of one that multiplies: what the CTA starts with, dealt anew."""
-    return _REGISTERS[point.threads]
+    return _REGISTERS[point.threads, point.tile_m // ROWS_APART]
 
 
 def no_im2col(shape: ConvShape, dtype: str, *, channels_last: bool) -> str | None:
@@ -92,6 +93,8 @@ def im2col_point(shape: ConvShape, knobs: dict[str, Any]) -> Point:
         tile_m=knobs["pixels"], tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n, stages=knobs["stages"],
         bulk=knobs["store"] == "bulk", staged=knobs["store"] == "staged", pingpong=pingpong,
     )  # fmt: skip
+    if made.tile_m < 128 and made.tile_n > 128:
+        raise ValueError("tiles of 64 pixels have at most 128 columns, so that two are on a multiprocessor")
     if knobs["kernel"] == "im2col":
         if made.tile_m * made.tile_n > 128 * made.groups * _MOST_SUMS:
             raise ValueError(f"a tile of {made.tile_m} x {made.tile_n} leaves no registers for threads that copy")
