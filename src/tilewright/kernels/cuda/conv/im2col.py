@@ -37,9 +37,15 @@ _CORNER_BITS = {1: 16, 2: 8, 3: 5}
 _MOST_STRIDE = 8
 
 
-def registers(point: Point) -> tuple[int, int]:
-    """Of a thread that copies, and of one that multiplies: what the CTA starts with, dealt anew."""
-    return _REGISTERS[point.threads, point.tile_m // ROWS_APART]
+class AsyncPoint(Point):
+    """Of a product whose A is copied by a warpgroup."""
+
+    __slots__ = ()
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Of a thread that copies, and of one that multiplies: what the CTA starts with, dealt anew."""
+        return _REGISTERS[self.threads, self.tile_m // ROWS_APART]
 
 
 def no_im2col(shape: ConvShape, dtype: str, *, channels_last: bool) -> str | None:
@@ -89,7 +95,7 @@ def im2col_point(shape: ConvShape, knobs: dict[str, Any]) -> Point:
     if knobs["columns"] not in (0, tile_n) or knobs["precision"] != "plain" or knobs["phases"] != "apart":
         raise ValueError(f"an im2col has tiles of {_TILES_N} columns, plain operands and no phases")
     cluster_m, cluster_n = map(int, knobs["cluster"].split("x"))
-    made = Point(
+    made = (AsyncPoint if knobs["kernel"] == "im2col" else Point)(
         tile_m=knobs["pixels"], tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n, stages=knobs["stages"],
         bulk=knobs["store"] == "bulk", staged=knobs["store"] == "staged", pingpong=pingpong,
     )  # fmt: skip

@@ -29,7 +29,7 @@ from ..gemm.host.launch import processors_of
 from ..gemm.host.layouts import vector_of
 from ..gemm.host.plan import Grid, make_grid
 from ..gemm.host.recorded import Results, is_aligned, run_on
-from .im2col import Im2col, PixelRows, im2col_point, no_im2col, pixel_rows, registers
+from .im2col import Im2col, PixelRows, im2col_point, no_im2col, pixel_rows
 from .im2col_product import AsyncIm2col, TmaIm2col
 from .shape import GROUP
 from .spec import ConvSpec
@@ -121,7 +121,7 @@ class Im2colConv:
         staged = p.depth_stages * p.stage_bytes
         return {
             "plan": hashlib.sha256(repr((self.kind.__name__, p, grid)).encode()).hexdigest()[:16],
-            "registers": max(p.registers if self.kind is TmaIm2col else registers(p)),
+            "registers": max(p.registers),
             "local_bytes": 0,
             "shared_bytes": staged + p.smem_store_bytes,
             "threads": p.threads,

@@ -34,7 +34,7 @@ from ..gemm.epilogue.expression import TileAt
 from ..gemm.host.plan import DEPTH, Point
 from ..gemm.mainloop.operand_loads import OperandLoads
 from ..gemm.mainloop.wgmma import TURN, WgmmaProduct
-from .im2col import LINE, LOADERS, ROWS_APART, Im2col, Row, registers, spatial, upper_corner
+from .im2col import LINE, LOADERS, ROWS_APART, Im2col, Row, spatial, upper_corner
 from .ptx import copy_chunk
 
 
@@ -160,7 +160,7 @@ class AsyncIm2col(_Im2colProduct):
         self._start()
 
         if group == 0:
-            cute.arch.setmaxregister_decrease(registers(p)[0])
+            cute.arch.setmaxregister_decrease(p.registers[0])
             filling = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, p.depth_stages)
             memory, source = Int32(s_a.iterator.toint()), x.iterator.toint()
             while work < all_work:
@@ -183,7 +183,7 @@ class AsyncIm2col(_Im2colProduct):
             if warp == 0:
                 stages.producer_tail(filling)
         else:
-            cute.arch.setmaxregister_increase(registers(p)[1])
+            cute.arch.setmaxregister_increase(p.registers[1])
             by_thread = mma.get_slice(thread % 128 if p.pingpong else thread - 128)
             places = by_thread.partition_C(cute.make_identity_tensor((p.tile_m, p.tile_n)))
             reading = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, p.depth_stages)

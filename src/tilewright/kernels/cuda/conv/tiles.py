@@ -10,8 +10,9 @@ from .phases import MERGED, ConvPart, phases
 from .shape import ATOM, DEPTH, GROUP, ConvShape
 from .windows import Windows
 
+GATHERED = ("gather", "window")  # kernels whose threads read x
 KNOBS: dict[str, tuple[Any, ...]] = {
-    "kernel": ("gather", "window", *OF_IM2COL), "pixels": (64, 128, 256, 512),
+    "kernel": (*GATHERED, *OF_IM2COL), "pixels": (64, 128, 256, 512),
     "columns": (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256),
     "producers": (128, 256), "stages": ("auto", 2, 3, 4, 5, 6), "precision": ("plain", "fp16x3", "tf32"),
     "weights": ("auto", "streamed"), "phases": tuple(MERGED),
