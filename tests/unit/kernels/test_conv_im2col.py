@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from fakes.convolutions import channels_last, contiguous, shape_of, spec_of
-from tilewright.kernels.cuda.common import math as m
+from fakes.channels_last import Case, convolved, spec_last
+from fakes.convolutions import channels_last, contiguous
 from tilewright.kernels.cuda.common.cubin import taken
 from tilewright.kernels.cuda.common.spec import ArraySpec
 from tilewright.kernels.cuda.conv import im2col
@@ -44,22 +43,11 @@ SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
 
 
 def last(case: tuple[Any, Any, dict[str, Any]]) -> ConvShape:
-    return replace(shape_of(case[0], case[1], **case[2]), channels_inside=True)
-
-
-def spec_last(x: Any, w: Any, how: dict[str, Any], dtype: str = "f16") -> ConvSpec:
-    return replace(spec_of(shape_of(x, w, **how), x, w, how, dtype, last=True), shape=last((x, w, how)))
+    return spec_last(*case).shape
 
 
 def walk_of(spec: ConvSpec) -> tuple[int, ...]:
     return spec.walk(channels_last(spec.x.shape, spec.shape.groups), spec.x.shape)
-
-
-def convolved(x: Tensor, w: Tensor, how: dict[str, Any]) -> Tensor:
-    named = dict(how)
-    kind = "conv_transpose" if named.pop("transposed", False) else "conv"
-    made: Tensor = getattr(F, f"{kind}{x.ndim - 2}d")(x, w, **named)
-    return made
 
 
 @pytest.fixture
@@ -251,7 +239,7 @@ def multiplied(conv: Im2colConv, strides: Any) -> Any:
 def test_a_call_hands_the_kernel_matrices_of_the_convolution(
     case: Any, memory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`memory`: of x, weights and what is added. What is launched is done in torch, of the matrices that it is given."""
+    """`memory`: of x, weights and what is added. What is launched is done in torch, of these matrices."""
     spec = spec_last(*case)
     whole = spec.outputs[0].shape
     behind = 2 if spec.shape.groups > 1 else 1
@@ -383,19 +371,7 @@ def test_loaders_and_warpgroups_that_multiply_never_wait_for_one_another(
 # ---- what is compiled
 
 
-def normed(product: Any, a: Any, b: Any, c: Any, d: Any, e: Any) -> Any:
-    return m.maximum((product - a) * m.rsqrt(b + 1e-5, "f32") * c + d + e, 0.0, "f32")
-
-
-def with_batch_norm(spec: ConvSpec, dtype: str) -> ConvSpec:
-    """With a batch norm's four vectors and what is added."""
-    whole = spec.outputs[0].shape
-    behind = 2 if spec.shape.groups > 1 else 1
-    of_channels = (*(1 for _ in whole[:-behind]), *whole[-behind:])
-    named = [ArraySpec(name=n, dtype=dtype, shape=of_channels) for n in "abcd"]
-    return replace(spec, operands=(*named, ArraySpec(name="e", dtype=dtype, shape=whole)), epilogue=normed)
-
-
+STRIDED = (("padding", 1), ("stride", 2))
 POINTS = (
     {"pixels": 128, "columns": 64, "schedule": "pingpong", "cluster": "2x1"},
     {"pixels": 128, "columns": 128, "schedule": "pingpong"},
@@ -413,10 +389,9 @@ MOST_SPILLED = 128  # bytes of a thread, once a tile: of an epilogue with five o
 def test_it_compiles_and_copies_past_the_registers(
     kernel: str, knobs: dict[str, Any], after: bool, tmp_path: Any
 ) -> None:
-    spec = spec_last((16, 64, 41, 40), (256, 64, 3, 3), {"padding": 1, "stride": 2})
-    spec = with_batch_norm(spec, "f16") if after else spec
+    case = Case(x=(16, 64, 41, 40), w=(256, 64, 3, 3), how=STRIDED, after="normed" if after else "")
     knobs = {"kernel": kernel, "store": "staged" if after else "bulk"} | knobs
-    text, local = compiled(spec, knobs, tmp_path)
+    text, local = compiled(case.spec, knobs, tmp_path)
     assert local <= (MOST_SPILLED if after else 0)
     own = text.count("cp.async.cg.shared.global.L2::128B [")
     assert own == (knobs["pixels"] // ROWS_APART if kernel == "im2col" else 0)
@@ -438,7 +413,8 @@ def test_it_compiles_and_copies_past_the_registers(
     ],
 )
 def test_other_shapes_compile(x: Any, w: Any, how: Any, dtype: str, kernel: str, tmp_path: Any) -> None:
-    _, local = compiled(with_batch_norm(spec_last(x, w, how, dtype), dtype), {"kernel": kernel}, tmp_path)
+    case = Case(x=x, w=w, how=tuple(how.items()), dtype=dtype, after="normed")
+    _, local = compiled(case.spec, {"kernel": kernel}, tmp_path)
     assert local <= MOST_SPILLED
 
 

@@ -11,8 +11,8 @@ from ...facts.space import Knob, Point, Space, point
 from ...ir.program import Program
 from ...kernels.cuda.conv.phases import MERGED, ConvPhase, phases
 from ...kernels.cuda.conv.shape import ATOM, GROUP, ConvShape
-from ...kernels.cuda.conv.tiles import KNOBS as LEGAL
 from ...kernels.cuda.conv.tiles import DEFAULTS, GATHERED, ConvPoint, make_points
+from ...kernels.cuda.conv.tiles import KNOBS as LEGAL
 from ...kernels.cuda.conv.windows import Windows
 from . import im2col_points as im2col
 from .im2col_points import im2col_points

@@ -1,8 +1,8 @@
 """A convolution by the product of `im2col_product` on torch tensors: what is copied before it, and its one launch.
 
-    x        as it lies, if its channels are in one piece and all else at multiples of 16 bytes; else copied so
-    weights  (columns, tap, channel) of each group, which those in channels-last are; else copied so
-    others   matrices of (pixels, columns, groups), of which each pixel may have a row, or each sample, or all one
+x        as it lies, if its channels are in one piece and all else at multiples of 16 bytes; else copied so
+weights  (columns, tap, channel) of each group, which those in channels-last are; else copied so
+others   matrices of (pixels, columns, groups), of which each pixel may have a row, or each sample, or all one
 """
 
 from __future__ import annotations
