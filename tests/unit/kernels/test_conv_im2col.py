@@ -3,6 +3,7 @@ they compile to."""
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from itertools import product
 from math import prod
@@ -266,15 +267,15 @@ def test_a_call_hands_the_kernel_matrices_of_the_convolution(
 
 
 class Barrier:
-    """An mbarrier: as many arrivals as it waits for complete a phase."""
+    """An mbarrier: a phase ends with the last of its arrivals, once all bytes that were expected have come."""
 
     def __init__(self, arrivals: int) -> None:
-        self.arrivals, self.pending, self.done = arrivals, arrivals, 0
+        self.arrivals, self.pending, self.bytes, self.done = arrivals, arrivals, 0, 0
 
-    def arrive(self, count: int = 1) -> None:
-        self.pending -= count
+    def arrive(self, count: int = 1, *, expected: int = 0, came: int = 0) -> None:
+        self.pending, self.bytes = self.pending - count, self.bytes + expected - came
         assert self.pending >= 0, "more arrivals than a phase has"
-        if self.pending == 0:
+        if self.pending == self.bytes == 0:
             self.pending, self.done = self.arrivals, self.done + 1
 
     def passes(self, parity: int) -> bool:
@@ -282,38 +283,44 @@ class Barrier:
         return self.done % 2 != parity
 
 
-class Machine:
-    """The barriers of one CTA, and what its stages hold: the (tile, step) whose chunks were copied to each."""
+class Cta:
+    """One of a cluster that shares B: its barriers, and of each stage who filled it for which step, and who reads."""
 
-    def __init__(self, count: int, warps: int, *, tiles: int, steps: int, turns: int) -> None:
+    def __init__(self, cluster: list[Cta], count: int, *, tiles: int, steps: int, turns: int, together: int) -> None:
         self.full = [Barrier(1 + LOADERS) for _ in range(count)]
-        self.empty = [Barrier(warps) for _ in range(count)]
-        self.count, self.tiles, self.steps, self.turns = count, tiles, steps, turns
-        self.held: list[set[Any]] = [set() for _ in range(count)]
+        self.empty = [Barrier(4 * (2 // turns) * together) for _ in range(count)]
+        self.cluster, self.count, self.tiles, self.steps, self.turns = cluster, count, tiles, steps, turns
+        self.held: list[dict[Any, Any]] = [{} for _ in range(count)]
         self.readers: list[set[int]] = [set() for _ in range(count)]
         self.named = [0, 0]  # arrivals at the barriers of turns
         self.read: list[Any] = []
 
+    def put(self, stage: int, source: Any, step: Any) -> None:
+        assert not self.readers[stage], "over what is read"
+        self.held[stage][source] = step
+
     def loader(self, warp: int) -> Any:
-        """A warp that copies; warp 0 fetches B, too."""
-        for number, (tile, step) in enumerate(product(range(self.tiles), range(self.steps))):
+        """A warp that copies; warp 0 fetches its share of B for all."""
+        for number, at in enumerate(product(range(self.tiles), range(self.steps))):
             stage, turn = number % self.count, number // self.count
             while not self.empty[stage].passes(turn % 2 ^ 1):
                 yield
-            assert not self.readers[stage], "over what is read"
             if warp == 0:
-                self.full[stage].arrive()
-            self.held[stage] = {h for h in self.held[stage] if h[:2] == (tile, step)} | {(tile, step, warp)}
+                self.full[stage].arrive(expected=len(self.cluster))
+                for other in self.cluster:
+                    yield
+                    other.put(stage, self, at)
+                    other.full[stage].arrive(0, came=1)
+            self.put(stage, warp, at)
             yield
             self.full[stage].arrive(32)
             yield
 
     def consumer(self, group: int) -> Any:
-        """A warpgroup that multiplies; every CTA of its own has `turns` of them in turns, or both together."""
-        own = range(group if self.turns == 2 else 0, self.tiles, self.turns)
+        """A warpgroup that multiplies, all tiles or every other one."""
         if self.turns == 2 and group == 1:
             self.named[0] += 1
-        for tile in own:
+        for tile in range(group if self.turns == 2 else 0, self.tiles, self.turns):
             if self.turns == 2:
                 while not self.named[group]:
                     yield
@@ -324,48 +331,53 @@ class Machine:
                 stage, turn = number % self.count, number // self.count
                 while not self.full[stage].passes(turn % 2):
                     yield
-                assert self.held[stage] == {(tile, step, warp) for warp in range(4)}, (tile, step, self.held[stage])
+                assert self.held[stage] == dict.fromkeys([*range(4), *self.cluster], (tile, step))
                 self.readers[stage].add(group)
-                self.read.append((group, tile, step))
+                self.read.append((tile, step))
                 yield
-                if waiting:
-                    self.free(waiting.pop(), group)
+                while waiting:
+                    yield from self.free(waiting.pop(), group)
                 waiting.append(stage)
             if self.turns == 2:
                 self.named[1 - group] += 1
             yield
-            self.free(waiting.pop(), group)
+            yield from self.free(waiting.pop(), group)
 
-    def free(self, stage: int, group: int) -> None:
-        """The 4 warps of a warpgroup arrive."""
+    def free(self, stage: int, group: int) -> Any:
+        """The 4 warps of a warpgroup arrive, in one CTA after the other."""
         self.readers[stage].remove(group)
-        self.empty[stage].arrive(4)
+        for other in self.cluster:
+            other.empty[stage].arrive(4)
+            yield
 
 
+@pytest.mark.parametrize("together", [1, 2])
 @pytest.mark.parametrize("turns", [1, 2])
 @pytest.mark.parametrize(("count", "steps"), [(2, 1), (2, 9), (3, 2), (4, 9), (5, 4), (8, 3)])
 @pytest.mark.parametrize("tiles", [1, 2, 7])
-def test_loaders_and_warpgroups_that_multiply_never_wait_for_one_another(
-    turns: int, count: int, steps: int, tiles: int
+def test_who_copies_and_who_multiplies_never_wait_for_one_another(
+    together: int, turns: int, count: int, steps: int, tiles: int
 ) -> None:
-    """In any order in which they run: nobody overwrites what is read, and all tiles are multiplied."""
-    for seed in range(12):
-        rng = np.random.default_rng(seed)
-        machine = Machine(count, 4 if turns == 2 else 8, tiles=tiles, steps=steps, turns=turns)
-        running = [machine.loader(w) for w in range(4)] + [machine.consumer(g) for g in range(2)]
-        weights = rng.random(len(running)) ** 3 + 0.01  # some are slow
+    """In any order in which they run: nobody overwrites what is read, and all tiles are multiplied. `together`: CTAs
+    of a cluster; `turns`: of warpgroups."""
+    for seed in range(4):
+        rng = random.Random(seed)
+        ctas: list[Cta] = []
+        named = {"tiles": tiles, "steps": steps, "turns": turns, "together": together}
+        ctas += [Cta(ctas, count, **named) for _ in range(together)]
+        running = [c.loader(warp) for c in ctas for warp in range(4)] + [c.consumer(g) for c in ctas for g in range(2)]
+        slow = [rng.random() ** 3 + 0.01 for _ in running]
         budget = 400 * tiles * steps * len(running)
         while running and budget:
             budget -= 1
-            at = rng.choice(len(running), p=weights / weights.sum())
+            (at,) = rng.choices(range(len(running)), slow)
             try:
                 next(running[at])
             except StopIteration:
-                running.pop(at)
-                weights = np.delete(weights, at)
+                del running[at], slow[at]
         assert not running, "somebody waits for ever"
-        groups = 2 // turns
-        assert sorted((t, s) for _, t, s in machine.read) == sorted([*product(range(tiles), range(steps))] * groups)
+        for cta in ctas:
+            assert sorted(cta.read) == sorted([*product(range(tiles), range(steps))] * (2 // turns))
 
 
 # ---- what is compiled

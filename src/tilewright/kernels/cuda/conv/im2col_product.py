@@ -1,22 +1,22 @@
 """The product of matrices whose A is an im2col: the mainloop, the epilogues and the order of tiles are the product's.
 
-`TmaIm2col`: one thread brings 64 channels of `pixels` windows by one instruction (TMA's im2col mode, PTX ISA 5.5.3.5).
+`TmaIm2col`: one thread brings 64 channels of a tile's windows by one instruction (TMA's im2col mode, PTX ISA 5.5.3.5).
 
-`AsyncIm2col`: a warpgroup copies chunks of 16 bytes past its registers (cp.async), zeros where a window is outside of x.
+`AsyncIm2col`: a warpgroup copies chunks of 16 bytes past its registers (cp.async), zeros for what lies outside of x.
 Who arrives at the barriers of a stage, in round r = 0, 1 .. of it:
 
-    full    1 + LOADERS     thread of warp 0 that expects B's bytes, which TMA adds; each loader, once what it has
-                            copied so far is there (cp.async.mbarrier.arrive.noinc); completed r + 1 times when A and B
-                            of round r are in shared memory
-    empty   warps that      one lane of each warp of the warpgroups that multiply the tile, in each CTA that shares B;
-            multiply        completed r + 1 times when round r is multiplied
+    full    1 + LOADERS     the thread of warp 0 that expects B's bytes, which TMA adds, each thread that copies, once
+                            all it has copied is there (cp.async.mbarrier.arrive.noinc)
+    empty   4 a warpgroup   a lane of each warp that multiplies the tile, in each CTA that shares B
 
-    loaders     wait for empty's phase r - 1 (parity 1 of r = 0 passes at once); copy; arrive at full
-    consumers   wait for full's phase r; fence.proxy.async, since cp.async writes by the generic proxy and wgmma reads by
-                the async one; multiply; arrive at empty one step later, when wgmma of this step is known to have ended
+    threads that copy       wait until empty has completed r times (parity (r - 1) mod 2; the first wait passes at
+                            once); copy; arrive at full
+    warps that multiply     wait until full has completed r + 1 times (parity r mod 2); fence.proxy.async, as cp.async
+                            writes by the generic proxy and wgmma reads by the async one; multiply; arrive at empty one
+                            step later, when the wgmma of this step are known to have ended
 
-No loader waits for another, and none holds back an arrival: so a stage that is free is filled whatever comes behind it.
-In turns (`pingpong`) a stage has the 4 warps of the one warpgroup that multiplies its tile, and the other skips it.
+No thread that copies waits for another, and none holds back an arrival: a stage that is free is filled whatever comes
+behind it. In turns (`pingpong`) one warpgroup multiplies a tile, 4 warps arrive, and the other skips its stages.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class TmaIm2col(_Im2colProduct):
             stride_srt=tuple(s.step[d] for d in dims),
         )  # fmt: skip
         atom, found = info[0], info[1]
+        assert (cute.size(found, mode=[0]), cute.size(found, mode=[1])) == (s.pixels, self.windows.depth)
         return atom, cute.make_tensor(found.iterator, cute.append(found.layout, cute.make_layout(1)))
 
 
