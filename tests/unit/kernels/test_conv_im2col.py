@@ -166,6 +166,7 @@ def test_what_tma_can_not_bring_is_refused_with_the_reason(x: Any, w: Any, how: 
     ("change", "knobs", "why"),
     [
         ({"channels_last": False}, {}, "in channels-last"),
+        ({"shape": replace(spec_last((2, 64, 9, 9), (256, 64, 3, 3), {}).shape, batch=1 << 18)}, {}, "2.31 results"),
         ({}, {"pixels": 256, "columns": 256}, "registers"),
         ({}, {"pixels": 128, "columns": 256, "schedule": "pingpong"}, "in turns"),
         ({}, {"pixels": 64, "columns": 256}, "at most 128 columns"),

@@ -27,6 +27,7 @@ CHUNKS = DEPTH // GROUP  # of a row of a stage
 LINE = CHUNK * CHUNKS
 LOADERS = 128  # threads that copy
 ROWS_APART = LOADERS // CHUNKS  # rows of one thread
+_MOST = 1 << 31  # results, and chunks of x: their numbers have 32 bits
 _BITS = 31  # of a word, for the tests of a row
 _TILES_N = (64, 128, 160, 192, 224, 256)  # columns of a tile
 _MOST_SUMS = 128  # of a thread, where another warpgroup has registers for addresses
@@ -56,6 +57,9 @@ def no_im2col(shape: ConvShape, dtype: str, *, channels_last: bool) -> str | Non
         return f"an im2col is copied from images in channels-last, of whole groups of {GROUP} channels"
     if prod(shape.spread) > 1:
         return "an im2col has no phases"
+    chunks = shape.batch * prod(shape.image) * shape.groups * shape.channels // GROUP
+    if max(chunks, shape.pixels * shape.groups * shape.columns) >= _MOST:
+        return "an im2col of 2^31 results, or of 2^34 elements of x, and more"
     if sum(shape.taps[d] for d in shape.tested()) > _BITS:
         return f"more than {_BITS} taps to test along the dimensions together"
     return None
