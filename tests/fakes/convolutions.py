@@ -9,26 +9,33 @@ from tilewright.kernels.cuda.common.spec import ArraySpec
 from tilewright.kernels.cuda.conv.fused import ConvSpec
 from tilewright.kernels.cuda.conv.shape import ConvShape
 
+Numbers = int | tuple[int, ...]
+
 
 def shape_of(
-    x: tuple[int, ...], w: tuple[int, ...], *, stride: int = 1, padding: int = 0, dilation: int = 1, groups: int = 1,
-    transposed: bool = False,
+    x: tuple[int, ...], w: tuple[int, ...], *, stride: Numbers = 1, padding: Numbers = 0, dilation: Numbers = 1,
+    groups: int = 1, transposed: bool = False,
 ) -> ConvShape:  # fmt: skip
-    """Of a convolution of two dimensions, or three; the same along all of them."""
+    """Of a convolution of up to three dimensions."""
     rank, taps = len(x) - 2, w[2:]
-    reach = [dilation * (t - 1) for t in taps]
-    out = [(n - 1) * stride + 1 + r - 2 * padding if transposed else (n + 2 * padding - r - 1) // stride + 1
-           for n, r in zip(x[2:], reach, strict=True)]  # fmt: skip
+
+    def each(value: Numbers) -> tuple[int, ...]:
+        return (value,) * rank if isinstance(value, int) else value
 
     def three(values: Any, fill: int) -> Any:
         return (*(fill for _ in range(3 - rank)), *values)
 
-    sign = -1 if transposed else 1
+    strides, paddings, dilations = each(stride), each(padding), each(dilation)
+    out = [
+        (n - 1) * s + 1 + d * (t - 1) - 2 * p if transposed else (n + 2 * p - d * (t - 1) - 1) // s + 1
+        for n, t, s, p, d in zip(x[2:], taps, strides, paddings, dilations, strict=True)
+    ]
+    ones, sign = (1,) * rank, -1 if transposed else 1
     return ConvShape(
         batch=x[0], groups=groups, channels=x[1] // groups, columns=w[1] if transposed else w[0] // groups,
         image=three(x[2:], 1), out=three(out, 1), taps=three(taps, 1),
-        stride=three([1 if transposed else stride] * rank, 1), spread=three([stride if transposed else 1] * rank, 1),
-        start=three([-sign * padding] * rank, 0), step=three([sign * dilation] * rank, 1),
+        stride=three(ones if transposed else strides, 1), spread=three(strides if transposed else ones, 1),
+        start=three([-sign * p for p in paddings], 0), step=three([sign * d for d in dilations], 1),
     )  # fmt: skip
 
 

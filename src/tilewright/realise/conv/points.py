@@ -12,9 +12,11 @@ from ...ir.program import Program
 from ...kernels.cuda.conv.phases import MERGED, ConvPhase, phases
 from ...kernels.cuda.conv.reduction import unreduced
 from ...kernels.cuda.conv.shape import ATOM, GROUP, ConvShape
+from ...kernels.cuda.conv.tiles import DEFAULTS, GATHERED, ConvPoint, make_points
 from ...kernels.cuda.conv.tiles import KNOBS as LEGAL
-from ...kernels.cuda.conv.tiles import ConvPoint, make_points
 from ...kernels.cuda.conv.windows import Windows
+from . import im2col_points as im2col
+from .im2col_points import im2col_points
 from .reductions import over_of
 
 FITTED = DEVICES["h200"]
@@ -23,12 +25,15 @@ _POINTS = 10  # that are ranked of a precision
 _LIKELY, _OTHER = 4, 2  # that are tried of the likelier precision, and of the other
 _MOST_KERNELS = 9  # of one convolution
 _ABOUT = {
-    "kernel": "gather: every window is read anew; window: of stride 1, they overlap in shared memory",
+    "kernel": "gather: every window is read anew; window: of stride 1, they overlap in shared memory; im2col, "
+    "im2col_tma: of 16 bits in channels-last, a product whose A is copied, or brought by TMA",
     "pixels": "of the output, a CTA's tile", "columns": "channels of the output, the same; 0: all of them, or 256",
     "producers": "threads that gather", "stages": "buffers of 64 of K; auto: as many as fit",
     "precision": "what stands for fp32: three products of fp16 pairs, or one of fp16, which is TF32's class",
     "weights": "auto: in shared memory as long as the kernel runs, where they fit",
     "phases": "of a strided transposed convolution: a kernel each, or one for those along the last dimensions",
+    "cluster": "of an im2col, CTAs that share columns", "store": "of an im2col, how results leave",
+    "schedule": "of an im2col: pingpong, warpgroups multiply tiles in turns",
 }  # fmt: skip
 KNOBS = tuple(Knob(name=name, values=values, about=_ABOUT[name]) for name, values in LEGAL.items())
 # From so many channels on cuDNN multiplies fp32 in TF32 on Hopper (two thirds of KernelBench's references); with fewer
@@ -51,17 +56,21 @@ _SECTOR = 8  # elements that are written whole or as often as they are parted
 _ITEM = {"f16": 2, "bf16": 2, "i64": 8, "bool": 1}
 
 
-def space(program: Program, shape: ConvShape, device: Device) -> Space:
-    """Of the settings that fit, some of each precision and each kernel, the likeliest first."""
+def space(program: Program, shape: ConvShape, device: Device, *, channels_last: bool = False) -> Space:
+    """Of the settings that fit, some of each precision and each kernel, the likeliest first; of im2col products those
+    that are proven. `channels_last`: of the program's domain."""
+    able = im2col.PROVEN and over_of(program) is None  # an im2col product reduces nothing
+    found = im2col_points(program, shape, device, channels_last=channels_last) if able else ()
+    proven = [p for p in found if dict(p)["kernel"] in im2col.PROVEN]
     ranked = ranked_points(program, shape, device)
     likely = [p for p in ranked if dict(p)["precision"] == dict(ranked[0])["precision"]]
     others = [p for p in ranked if p not in likely]
-    return Space(knobs=KNOBS, points=(*_of_each_kernel(likely, _LIKELY), *_of_each_kernel(others, _OTHER)))
+    return Space(knobs=KNOBS, points=(*proven, *_of_each_kernel(likely, _LIKELY), *_of_each_kernel(others, _OTHER)))
 
 
 def _of_each_kernel(ranked: list[Point], most: int) -> list[Point]:
     """So many, in their order, half of either kernel where both are there: they differ by less than the model errs."""
-    own = [[p for p in ranked if dict(p)["kernel"] == kernel] for kernel in LEGAL["kernel"]]
+    own = [[p for p in ranked if dict(p)["kernel"] == kernel] for kernel in GATHERED]
     first = {p for of_one in own for p in of_one[: most // 2]}
     rest = [p for p in ranked if p not in first]
     kept = first | set(rest[: max(most - len(first), 0)])
@@ -107,10 +116,10 @@ def _settings(shape: ConvShape, precision: str) -> list[dict[str, Any]]:
     whole = ceil(shape.columns / 8) * 8
     columns = [0, *(c for c in (8, 16, 24, 32, 48, 64, 96, 128, 192, 256) if c < whole)]
     return [
-        {"kernel": kernel, "pixels": pixels, "columns": c, "producers": producers, "stages": "auto",
-         "precision": precision, "weights": weights, "phases": merged}
+        DEFAULTS | {"kernel": kernel, "pixels": pixels, "columns": c, "producers": producers,
+                    "precision": precision, "weights": weights, "phases": merged}
         for merged in (tuple(MERGED) if prod(shape.spread) > 1 else ("apart",))
-        for kernel in ("gather", "window") for pixels in (128, 256, 512)
+        for kernel in GATHERED for pixels in (128, 256, 512)
         for c in columns if c == 0 or c >= 64 or merged != "apart"
         for producers in (256, 128) for weights in ("auto", "streamed")
     ]  # fmt: skip

@@ -25,7 +25,7 @@ from .points import ARCHITECTURE, space
 from .reductions import ConvText, chained_text, over_of, places_text, reduction_text, unreducible
 
 target: Target = "cuda"
-digest, writers = "convolutions", ("rows/text.py", "conv/points.py")
+digest, writers = "convolutions", ("rows/text.py", "conv/points.py", "conv/im2col_points.py")
 _TYPES = ("f32", "f16", "bf16")
 _ALSO_READ = ("i32", "i64")
 _ALSO_WRITTEN = ("i32", "i64", "bool")
@@ -76,7 +76,8 @@ def fits(program: Program, device: Device) -> Fit | Refused:
 
 def points(program: Program, device: Device) -> Space:
     """See `realiser`."""
-    return space(program, _shape(program)[0], device)
+    shape, _, channels_last = _shape(program)
+    return space(program, shape, device, channels_last=channels_last)
 
 
 def render(program: Program, name: str, point: Point, device: Device) -> tuple[SourceFile, ...]:

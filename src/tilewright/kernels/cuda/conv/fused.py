@@ -11,7 +11,6 @@ it.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -24,7 +23,6 @@ from torch import Tensor
 from ...ops import DTYPES
 from ..common import cache
 from ..common.math import ELEMENT_TYPES
-from ..common.spec import ArraySpec, Function
 from ..common.views import ITEM_BYTES
 from ..gemm.host import entries
 from ..gemm.host.compiling import Launch
@@ -33,64 +31,26 @@ from ..gemm.host.launch import processors_of
 from ..gemm.host.recorded import RecordedLaunch, Results, is_aligned, run_on
 from ..rows.plan import Gpu
 from .epilogue import ConvEpilogue
+from .im2col import KERNELS as OF_IM2COL
+from .im2col_host import Im2colConv
 from .implicit import ImplicitConv
 from .kernel import ConvKernel
 from .phases import phases
 from .prepare import QUAD, Prepare
 from .reduced import ChannelEpilogue, PlacesEpilogue, WindowEpilogue
-from .reduction import ConvReduction, unreduced
-from .shape import ConvShape
+from .reduction import unreduced
+from .spec import ConvSpec
 from .tiles import DEFAULTS, ConvPoint, make_points
 from .window import WindowConv
 from .windows import Windows
+
+__all__ = ["ConvSpec", "FusedConv"]
 
 ARCH = "sm_90a"
 _HERE = Path(__file__).resolve().parent
 _ALIGNED = 16
 _BULK = 128
 _REDUCED = {"channels": ChannelEpilogue, "window": WindowEpilogue, "places": PlacesEpilogue}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConvSpec:
-    """`shape`: the convolution; `x`, `weight` and `outputs` as the module's docstring has them, `operands` of the
-    output's rank, each size its own or 1. `epilogue` reads `product` and the operands by name; or there is a
-    `reduction`, with one output. `channels_last`: how outputs lie, and the dimensions of the operands."""
-
-    name: str
-    shape: ConvShape
-    x: ArraySpec
-    weight: ArraySpec
-    operands: tuple[ArraySpec, ...]
-    outputs: tuple[ArraySpec, ...]
-    epilogue: Function | None = None
-    transposed: bool = False
-    channels_last: bool = False
-    reduction: ConvReduction | None = None
-
-    @property
-    def read(self) -> tuple[ArraySpec, ...]:
-        """What it is called with, in order."""
-        return (self.x, self.weight, *self.operands)
-
-    def walk(self, strides: tuple[int, ...], shape: tuple[int, ...], *, last: bool = False) -> tuple[int, ...]:
-        """Strides of x, of an operand or of an output along (n, g, channel, three spatial dimensions), 0 where it has
-        one element; `last`: it has channels last."""
-        n, *rest = (0 if size == 1 else step for step, size in zip(strides, shape, strict=True))
-        grouped = self.shape.groups > 1
-        spatial = len(self.x.shape) - 2 - grouped
-        rest = rest[: 1 + grouped + spatial]  # without what is reduced of a window
-        if last:
-            rest = [*rest[spatial:], *rest[:spatial]]
-        group, channel, *places = rest if grouped else (0, *rest)
-        return (n, group, channel, *(0,) * (3 - spatial), *places)
-
-    def weight_walk(self, strides: tuple[int, ...]) -> tuple[int, ...]:
-        """Strides of the weights along (g, co, c, three taps)."""
-        group, *rest = strides if self.shape.groups > 1 else (0, *strides)
-        first, second, *taps = rest
-        sides = (second, first) if self.transposed else (first, second)
-        return (group, *sides, *(0,) * (3 - len(taps)), *taps)
 
 
 class FusedConv:
@@ -113,13 +73,16 @@ class FusedConv:
         scaled = self.spec.x.dtype == "f32"
         if scaled == (wanted["precision"] == "plain"):
             raise ValueError(f"precision {wanted['precision']!r} is not one of {self.spec.x.dtype}")
-        points = make_points(self.spec.shape, wanted)
-        own = self.spec.reduction
+        im2col, own = wanted["kernel"] in OF_IM2COL, self.spec.reduction
+        found = () if im2col else make_points(self.spec.shape, wanted)
+        if own is not None and im2col:
+            raise ValueError("an im2col product reduces nothing")
         many = len(self.spec.operands)
-        why = own and unreduced(self.spec.shape, points, own.over, own.window, operands=many)
+        why = own and unreduced(self.spec.shape, found, own.over, own.window, operands=many)
         if why is not None:
             raise ValueError(why)
-        self.points: tuple[ConvPoint, ...] = points
+        self.im2col = Im2colConv(self.spec, wanted, self.store, self.arch) if im2col else None
+        self.points: tuple[ConvPoint, ...] = found
         self.knobs.update(wanted)
         self._recorded = RecordedLaunch(self._steps, len(self.spec.read))
 
@@ -135,6 +98,8 @@ class FusedConv:
         for tensor, own in zip(given, spec.read, strict=True):
             if tuple(tensor.shape) != own.shape or tensor.dtype != DTYPES[own.dtype]:
                 raise ValueError(f"{spec.name}: {own.dtype} {own.shape} is wanted, not {tensor.dtype} {tensor.shape}")
+        if self.im2col is not None:
+            return self.im2col.steps(*given)
         x, w, *operands = given
         if not (_is_dense(x) and is_aligned(x)):
             x = x.clone(memory_format=torch.contiguous_format)
@@ -162,6 +127,8 @@ class FusedConv:
     def compile(self, strides: list[tuple[int, ...]], options: str = "") -> Launch:
         """A launch of (x, w, highest, scrap .., outputs .., operands .., CTAs at most, 0, 0) for tensors of these
         strides; no GPU needed."""
+        if self.im2col is not None:
+            return self.im2col.compile([strides[0], *strides[2:]], options)
         spec = self.spec
         aligned = [0, 0, *(_ALIGNED if spec.channels_last else 0 for _ in spec.operands)]
         read = [
@@ -186,6 +153,8 @@ class FusedConv:
 
     def demand(self, processors: int) -> dict[str, int | str]:
         """What the kernel takes, operands lying as the Spec says (see `cuda.demand`)."""
+        if self.im2col is not None:
+            return self.im2col.demand(processors)
         spec, p = self.spec, max(self.points, key=lambda point: point.staged_bytes)
         return {
             "plan": hashlib.sha256(repr(self.points).encode()).hexdigest()[:16],

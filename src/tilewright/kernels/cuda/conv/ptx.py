@@ -107,3 +107,9 @@ def copy_bulk(target: Any, source: Any, size: int, barrier: Any) -> None:
 def highest_of_all(address: Any, bits: Any) -> None:
     """The number at the address becomes the larger of both."""
     cute.arch.inline_ptx("red.global.max.s32 [{$r0}], {$r1};", read_only_args=[address, bits])
+
+
+def copy_chunk(target: Any, source: Any, size: Any) -> None:
+    """16 bytes to shared memory past the registers, of which `size`, 16 or 0, are read, and the others are zeros."""
+    text = "cp.async.cg.shared.global.L2::128B [{$r0}], [{$r1}], 16, {$r2};"
+    cute.arch.inline_ptx(text, read_only_args=[target, source, size])

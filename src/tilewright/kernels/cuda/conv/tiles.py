@@ -5,22 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .im2col import KERNELS as OF_IM2COL
 from .phases import MERGED, ConvPart, phases
 from .shape import ATOM, DEPTH, GROUP, ConvShape
 from .windows import Windows
 
+GATHERED = ("gather", "window")  # kernels whose threads read x
 KNOBS: dict[str, tuple[Any, ...]] = {
-    "kernel": ("gather", "window"), "pixels": (128, 256, 512),
+    "kernel": (*GATHERED, *OF_IM2COL), "pixels": (64, 128, 256, 512),
     "columns": (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256),
     "producers": (128, 256), "stages": ("auto", 2, 3, 4, 5, 6), "precision": ("plain", "fp16x3", "tf32"),
     "weights": ("auto", "streamed"), "phases": tuple(MERGED),
+    "cluster": ("1x1", "2x1"), "schedule": ("cooperative", "pingpong"), "store": ("direct", "bulk", "staged"),
 }  # fmt: skip
 DEFAULTS: dict[str, Any] = {"kernel": "gather", "pixels": 128, "columns": 0, "producers": 256, "stages": "auto",
-                            "precision": "plain", "weights": "auto", "phases": "apart"}  # fmt: skip
+                            "precision": "plain", "weights": "auto", "phases": "apart", "cluster": "1x1",
+                            "schedule": "cooperative", "store": "direct"}  # fmt: skip
 SHARED_BYTES = 227 * 1024
 RESERVED_BYTES = 2048
 MOST_STAGES = 6
 LEAST_STAGES = 2
+LEAST_PIXELS = 128
 CONSUMERS = 256  # threads that multiply: two warpgroups
 _MOST_COLUMNS = 256
 _MOST_BESIDE_MANY = 192  # columns where 256 threads gather: ptxas gives a wgmma no more registers
@@ -117,6 +122,8 @@ def _check(knobs: dict[str, Any]) -> None:
 def make_point(shape: ConvShape, knobs: dict[str, Any], parts: tuple[ConvPart, ...] = ()) -> ConvPoint:
     """The setting of these knobs. Raises ValueError on an unknown knob or value, and on what does not fit."""
     _check(knobs)
+    if knobs["kernel"] in OF_IM2COL or knobs["pixels"] < LEAST_PIXELS:
+        raise ValueError(f"what gathers and multiplies has {LEAST_PIXELS} pixels and more, and no im2col")
     made = _sizes(shape, knobs, parts)
     if made.width > _MOST_BESIDE_MANY and made.producers > 128:
         raise ValueError(f"{made.width} columns need the registers of 128 threads less")
