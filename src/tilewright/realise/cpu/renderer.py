@@ -30,8 +30,8 @@ _LARGE_BYTES = 32 << 20  # outputs beyond a last-level cache, where going past i
 
 def fits(program: Program, device: Device) -> Fit | Refused:
     """See `realiser`."""
-    if program.product:
-        return Refused("a product of matrices", foreign=True)
+    if program.product or program.attention:
+        return Refused("products of matrices", foreign=True)
     reason = _unsupported(program)
     return refused(reason, any_rows=reason is None and _any_rows(program))
 

@@ -40,8 +40,8 @@ SKELETONS = ("", "cuda", "cuda/common", "cuda/rows")  # folders of `kernels` fro
 
 def fits(program: Program, device: Device) -> Fit | Refused:
     """See `realiser`."""
-    if program.product:
-        return Refused("a product of matrices", foreign=True)
+    if program.product or program.attention:
+        return Refused("products of matrices", foreign=True)
     return refused(_unsupported(program, device), any_rows=dynamic_rows(program) is not None)
 
 
