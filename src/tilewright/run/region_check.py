@@ -151,6 +151,8 @@ def _terms(plan: Unsearched, choice: Choice) -> int:
         return max((size for n in plan.graph.nodes if n.name in inside for size in n.shape), default=1)
     program = _pattern(plan, choice).program
     sums = [prod(product.over) for product in program.products]
+    if program.attention is not None:
+        sums = [program.attention.keys, program.attention.depth]
     return max(program.inner_size, *sums, 1)
 
 

@@ -26,8 +26,8 @@ class ScoreOperand:
 
 
 class ScoreMap:
-    """`whole` gives the score, minus infinity where it is not visible; `inner` the same where all are; None: the product
-    itself. Keys behind the last become `outside`."""
+    """`whole` gives the score, minus infinity where it is not visible; `inner` the same where all are; None: the
+    product itself. Keys behind the last become `outside`."""
 
     def __init__(
         self, shape: AttentionShape, tile_n: int, functions: tuple[Function | None, Function | None],

@@ -1,7 +1,8 @@
 """The online softmax of the scores that a thread holds: two rows, 8 apart, of which four neighbouring lanes have a pair
 of every 8 columns each.
 
-    top      largest score of a row so far, over its four lanes       total   sum of exp2((score - top) factor), of a lane
+    top      largest score of a row so far, over its four lanes
+    total    sum of exp2((score - top) factor), of a lane
     onto     what results and sums are multiplied with, that were relative to the largest before
 
 Of a row that has seen nothing but minus infinity the largest counts as 0, so that its weights are 0 and not NaN.
@@ -40,7 +41,8 @@ def row_of(i: int) -> int:
 
 
 class OnlineSoftmax:
-    """`factor`: scores times it are exponents of 2. `shift`: weights are 2^shift times as large, and so is their sum."""
+    """`factor`: scores times it are exponents of 2. `shift`: weights, and their sum, are 2^shift times
+    as large."""
 
     def __init__(self, factor: Any, *, shift: int = 0) -> None:
         self.factor, self.shift = factor, shift
