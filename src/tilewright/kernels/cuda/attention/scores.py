@@ -14,6 +14,7 @@ from .shape import AttentionShape
 from .softmax import row_of
 
 _POSITION = "index_"
+_FLOATS = ("f32", "f16", "bf16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +81,7 @@ class ScoreMap:
                 if stride:
                     offset = offset + Int64(self._inside(d, places)) * stride
             spot = cute.make_tensor(given[number].iterator + offset, cute.make_layout((1,)))
-            value = spot[0]
-            loaded[key] = value.to(Float32) if type(value).is_float else value
+            loaded[key] = m.cast(spot[0], "f32") if operand.dtype in _FLOATS else spot[0]
         return loaded[key]
 
     def _inside(self, d: int, places: dict[int, Any]) -> Any:
