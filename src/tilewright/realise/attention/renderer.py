@@ -23,7 +23,7 @@ target: Target = "cuda"
 digest, writers = "attention", ("rows/text.py", "attention/renderer.py", "attention/shape.py", "attention/visible.py")
 ARCHITECTURE = "sm_90a"
 PROVEN = False  # whether tests/gpu/test_attention.py has run on a GPU; until then nothing is proposed
-_TYPES = ("f16", "bf16")
+_TYPES = ("f32", "f16", "bf16")
 _READ = ("f32", "f16", "bf16", "i32", "i64", "bool")
 _LINE = 8  # columns at whose multiples rows of 16 bits begin
 _LEAST_KEYS, _LEAST_COLUMNS = 16, 16
@@ -128,6 +128,8 @@ def _unsupported(program: Program, shape: AttentionShape, device: Device) -> str
     others = [o for o in program.operands if o.name in item.operands]
     if factor not in _TYPES:
         return f"attention in {factor} has no skeleton"
+    if factor == "f32" and not item.softmax:
+        return "attention without softmax in fp32: weights of any size have no fp16 pair"
     if not {o.dtype for o in others} <= set(_READ):
         return "scores of other types than fp32, fp16, bf16, integers and booleans"
     if any(i.dtype == "f64" for i in item.scores.body) or computes_in_float8(item.scores):

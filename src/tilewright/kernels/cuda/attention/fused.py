@@ -30,6 +30,7 @@ from ..gemm.host.recorded import RecordedLaunch, Results, is_aligned, run_on
 from ..rows.plan import Gpu
 from .kernel import AttentionKernel
 from .order import TileOrder
+from .prepare import PreparePlanes
 from .scores import ScoreMap, ScoreOperand
 from .shape import AttentionShape
 from .tiles import DEFAULTS, AttentionPoint, make_point
@@ -106,10 +107,21 @@ class FusedAttention:
                 raise ValueError(f"{spec.name}: {own.dtype} {own.shape} is wanted, not {tensor.dtype} {tensor.shape}")
         factors = [x if reads_by_tma(x) else x.clone(memory_format=torch.contiguous_format) for x in given[:_FACTORS]]
         tensors = (*factors, *given[_FACTORS:])
-        outs = [torch.empty(shape, dtype=DTYPES[dtype], device=given[0].device) for shape, dtype in spec.written]
+        device = given[0].device
+        outs = [torch.empty(shape, dtype=DTYPES[dtype], device=device) for shape, dtype in spec.written]
+        planes = [torch.empty(shape, dtype=torch.float16, device=device) for shape, _ in self._between()]
+        largest = [torch.empty((n,), dtype=torch.int32, device=device).zero_() for _, n in self._between()]
         launch = self._launch([t.stride() for t in tensors])
-        run_on(launch, *outs, *tensors)
+        run_on(launch, *outs, *planes, *largest, *tensors)
         return tuple(outs) if len(outs) > 1 else outs[0]
+
+    def _between(self) -> list[tuple[tuple[int, ...], int]]:
+        """Of each factor that is split the shape of its planes, and how many layers it has."""
+        if self.point.planes == 1:
+            return []
+        s = self.spec.shape
+        counts = [prod(step.size for step in x.batch) for x in (s.query, s.key, s.value)]
+        return [((2, *o.shape), n) for o, n in zip(self.spec.factors, counts, strict=True)]
 
     def _launch(self, strides: list[tuple[int, ...]]) -> Launch:
         facts = ("attention", self.arch, self.point, tuple(strides), cache.contents(_HERE))
@@ -118,14 +130,17 @@ class FusedAttention:
         return self.store.obtain(facts, epilogue, lambda: self.compile(strides))
 
     def compile(self, strides: list[tuple[int, ...]], options: str = "") -> Launch:
-        """A launch of (outputs .., query, key, value, operands ..) for tensors of these strides; no GPU needed."""
+        """A launch of (outputs .., planes .., largest .., query, key, value, operands ..) for tensors of these strides;
+        no GPU needed."""
         spec = self.spec
         outs = [_fake(dtype, shape, _contiguous(shape), _LINE) for shape, dtype in spec.written]
         read = [
             _fake(o.dtype, o.shape, walk, _LINE if i < _FACTORS else 0)
             for i, (o, walk) in enumerate(zip(spec.read, strides, strict=True))
         ]
-        tensors = (*outs, *read)
+        planes = [_fake("f16", shape, _contiguous(shape), _LINE) for shape, _ in self._between()]
+        largest = [_fake("i32", (n,), (1,), _LINE) for _, n in self._between()]
+        tensors = (*outs, *planes, *largest, *read)
         stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
         made: Launch = cute.compile(
             entries.combine(len(tensors)), _Launched(spec, self.point, strides), *tensors, stream,
@@ -164,7 +179,15 @@ class _Launched:
     """The launch of a call, as `entries.combine` calls it."""
 
     def __init__(self, spec: AttentionSpec, point: AttentionPoint, strides: list[tuple[int, ...]]) -> None:
-        self.outputs = len(spec.written)
+        self.outputs, factors = len(spec.written), list(strides[:_FACTORS])
+        self.splits: list[PreparePlanes] = []
+        if point.planes == 2:
+            layers = (spec.shape.query, spec.shape.key, spec.shape.value)
+            self.splits = [
+                PreparePlanes(own, o.shape, walk)
+                for own, o, walk in zip(layers, spec.factors, strides[:_FACTORS], strict=True)
+            ]
+            factors = [_contiguous(o.shape) for o in spec.factors]
         operands = [
             ScoreOperand(
                 name=o.name, dtype=o.dtype,
@@ -175,13 +198,17 @@ class _Launched:
         outside = float("-inf") if spec.softmax else 0.0
         scores = ScoreMap(spec.shape, point.tile_n, (spec.whole, spec.inner), operands, outside)
         self.kernel = AttentionKernel(
-            spec.shape, point, scores, dtype=spec.output.dtype, strides=strides[:_FACTORS], scale=spec.scale,
+            spec.shape, point, scores, dtype=spec.output.dtype, strides=factors, scale=spec.scale,
             softmax=spec.softmax, empty_is_zero=spec.empty_is_zero,
         )  # fmt: skip
 
     def __call__(self, tensors: tuple[Any, ...], stream: Any) -> None:
-        outs, given = tensors[: self.outputs], tensors[self.outputs :]
-        self.kernel.launch(given[:_FACTORS], outs, given[_FACTORS:], (), stream)
+        count = len(self.splits)
+        outs, rest = tensors[: self.outputs], tensors[self.outputs :]
+        planes, largest, given = rest[:count], rest[count : 2 * count], rest[2 * count :]
+        for split, x, to, most in zip(self.splits, given, planes, largest, strict=False):
+            split.launch(x, to, most, stream)
+        self.kernel.launch(planes or given[:_FACTORS], outs, given[_FACTORS:], largest, stream)
 
 
 def reads_by_tma(x: Tensor) -> bool:

@@ -28,6 +28,8 @@ from cutlass.utils import hopper_helpers
 from ..common import math as m
 from ..common.control import loop, when
 from ..common.views import ITEM_BYTES
+from ..conv.kernel import scale_exponent
+from ..gemm.epilogue.epilogue import power_of_two
 from ..gemm.mainloop.two_level import kept
 from .order import TileOrder
 from .planes import split_words, word
@@ -38,6 +40,7 @@ from .softmax import LOG2_E, ROWS, OnlineSoftmax, row_of
 from .tiles import AttentionPoint
 
 SHIFT = 15  # of fp16x3: weights are at most 2^SHIFT, so that lo reaches far below the largest
+MOST_SHIFT = 126  # of an exponent
 PLANES = ((0, 1), (1, 0), (0, 0))  # products of fp16x3, small terms first
 
 
@@ -236,7 +239,26 @@ class _Products:
         factor: Any = Float32(kernel.scale * LOG2_E)
         self.inverse: Any = None
         self.before: Any = None  # what products are multiplied with before the map of scores
+        if p.planes == 2:
+            scale, self.inverse = self._scales(more)
+            if kernel.scores.inner is None:  # masks alone: any factor that is positive leaves them as they are
+                factor = factor * scale
+            else:
+                self.before = scale
         self.softmax = OnlineSoftmax(factor, shift=SHIFT if p.planes == 2 else 0)
+
+    def _scales(self, more: list[Any]) -> tuple[Any, Any]:
+        """What undoes the scaling of query and key in a score, and that of the value in a result."""
+        s = self.kernel.shape
+        exponents = []
+        for layers, largest in zip((s.query, s.key, s.value), more, strict=True):
+            number = Int32(0)
+            for step, index in zip(layers.batch, layer_of(layers.batch, self.indices), strict=True):
+                number = number * step.size + index
+            exponents.append(scale_exponent(largest[number]))
+        query, key, value = exponents
+        both = cutlass.max(cutlass.min(-(query + key), Int32(MOST_SHIFT)), Int32(-MOST_SHIFT))
+        return power_of_two(both), power_of_two(-value)
 
     def wait(self, barrier: Any, parity: Any) -> None:
         cute.arch.mbarrier_wait(self.barriers + barrier, parity)
