@@ -9,6 +9,7 @@ from ..facts.candidate import SourceFile
 from ..facts.device import Device
 from ..facts.space import Point, Space
 from ..ir.program import Program
+from .attention import cpu as attention_cpu
 from .attention import renderer as attention
 from .conv import renderer as conv
 from .cpu import renderer as cpu
@@ -19,7 +20,7 @@ from .realiser import Fit, Realiser, Refused
 from .rows import renderer as rows
 
 REALISERS: tuple[Realiser, ...] = (
-    attention, conv, gemm, ampere, depthwise, rows, cpu,
+    attention, attention_cpu, conv, gemm, ampere, depthwise, rows, cpu,
 )  # the first that fits makes a program
 
 
