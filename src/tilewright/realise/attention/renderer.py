@@ -64,13 +64,12 @@ def fits(program: Program, device: Device) -> Fit | Refused:
         return Refused("no attention", foreign=True)
     if device.architecture != ARCHITECTURE:
         return Refused(f"attention's skeleton needs {ARCHITECTURE} (wgmma)")
+    if not PROVEN:
+        return Refused("attention's skeleton has not been proven on a GPU", foreign=True)
     shape = shape_of(program)
     if shape is None:
         return Refused("attention whose factors are not layers of rows")
-    reason = _unsupported(program, shape, device)
-    if reason is None and not PROVEN:
-        return Refused("attention's skeleton has not been proven on a GPU", foreign=True)
-    return refused(reason, ranked=True)
+    return refused(_unsupported(program, shape, device), ranked=True)
 
 
 def points(program: Program, device: Device) -> Space:
