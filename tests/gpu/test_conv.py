@@ -4,20 +4,17 @@ dilations, groups, types and layouts."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fakes.bounded import Bounded
 from fakes.fused import load_fused
 from fakes.judges import judge_on_gpu, judged_at_first_points
 from fakes.modules import Applies
@@ -40,8 +37,6 @@ from tilewright.run.optimize import optimize
 from tilewright.run.places import Places
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
-
-T = TypeVar("T")
 
 # Relative error in the norm: a few roundings of fp32; of 11 bits twice; of the output's own type.
 ALLOWED = {"fp16x3": 1e-6, "tf32": 6e-4, torch.float16: 1e-3, torch.bfloat16: 8e-3}
@@ -279,24 +274,6 @@ class Conv:
 
     def skeleton_files(self, programs: object) -> tuple[SourceFile, ...]:
         return conv.skeleton_files()
-
-
-class Bounded:
-    """Runs functions in a process of its own, which is killed where one takes too long: a kernel that hangs would take
-    the test run with it."""
-
-    def __init__(self) -> None:
-        self._pool: ProcessPoolExecutor | None = None
-
-    def call(self, function: Callable[..., T], *args: Any, limit_s: float = 60.0) -> T:
-        self._pool = self._pool or ProcessPoolExecutor(1, mp_context=get_context("spawn"))
-        try:
-            return self._pool.submit(function, *args).result(limit_s)
-        except (TimeoutError, BrokenProcessPool):
-            for process in list(self._pool._processes.values()):
-                process.kill()
-            self._pool = None
-            raise
 
 
 @pytest.fixture(scope="module")

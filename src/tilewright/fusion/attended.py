@@ -127,7 +127,9 @@ def divided(whole: Attended, cut: Part) -> Attended | None:
             ))  # fmt: skip
         binds.append(bind)
     body = tuple(
-        replace(i, args=(int(i.args[0]) + (int(i.args[0]) > at),)) if isinstance(i, Statement) and i.op == "index" else i
+        replace(i, args=(int(i.args[0]) + (int(i.args[0]) > at),))
+        if isinstance(i, Statement) and i.op == "index"
+        else i
         for i in program.body
     )
     program = replace(
@@ -144,7 +146,8 @@ def divided(whole: Attended, cut: Part) -> Attended | None:
 
 
 def _merged(flow: Flow, whole: Attended) -> tuple[Node, Dims, tuple[str, ...]]:
-    """The result, or the copy that alone reads it and brings its dimensions into another order; and the names of both."""
+    """The result, or the copy that alone reads it and brings its dimensions into another order; and the names of
+    both."""
     node, readers = whole.node, flow.readers[whole.node.name]
     reader = flow.nodes[readers[0]] if len(readers) == 1 and node.name not in flow.kept else None
     if reader is not None and reader.op == "to" and reader.dtype == node.dtype:

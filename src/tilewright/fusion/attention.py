@@ -221,10 +221,7 @@ def _sides(
         return None
     depth = Axis(found.left.shape[left.index(summed[0])])
     of[summed[0]] = whole_axes([[depth]])[0]
-    made = [
-        (node, _of_node(node, [of[c] for c in word]))
-        for node, word in ((found.left, left), (found.right, right))
-    ]
+    made = [(node, _of_node(node, [of[c] for c in word])) for node, word in ((found.left, left), (found.right, right))]
     along = [any(p.axis is keys for dim in dims for p in dim) for _, dims in made]
     if along[0] == along[1] or depth.size != found.right.shape[right.index(summed[0])]:
         return None

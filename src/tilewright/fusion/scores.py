@@ -20,7 +20,7 @@ class Scores:
 
 
 def scores_of(weights: Program) -> Scores | None:
-    """What a Program of one output computes; None where it is neither a softmax of something pointwise nor pointwise."""
+    """What a Program of one output computes; None where it is neither pointwise nor a softmax of what is."""
     made = {r: item for item in weights.body for r in _results(item)}
     (output,) = weights.outputs
     if any(not isinstance(item, Statement | Reduction) or item.op == "inside" for item in weights.body):
@@ -111,5 +111,3 @@ def renumbered(program: Program, order: tuple[int, ...], domain: tuple[int, ...]
     operands = tuple(replace(o, shape=shape(o.shape), order=()) for o in program.operands)
     outputs = tuple(replace(o, shape=shape(o.shape)) for o in program.outputs)
     return replace(program, domain=domain, body=body, operands=operands, outputs=outputs)
-
-

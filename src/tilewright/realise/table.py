@@ -20,7 +20,14 @@ from .realiser import Fit, Realiser, Refused
 from .rows import renderer as rows
 
 REALISERS: tuple[Realiser, ...] = (
-    attention, attention_cpu, conv, gemm, ampere, depthwise, rows, cpu,
+    attention,
+    attention_cpu,
+    conv,
+    gemm,
+    ampere,
+    depthwise,
+    rows,
+    cpu,
 )  # the first that fits makes a program
 
 

@@ -185,7 +185,9 @@ class Cta:
         self.places[i] += 1
         if kind == "load":
             place, tile, barrier = rest
-            assert all(place != used for work in self.at_work for used, _ in work), "a stage is written while it is read"
+            assert all(place != used for work in self.at_work for used, _ in work), (
+                "a stage is written while it is read"
+            )
             self.held[place] = None
             self.coming.append((place, tile, barrier))
         elif kind == "arrive":
@@ -449,7 +451,9 @@ def seen(low: float, high: float) -> tuple[Any, Callable[[Any], Any]]:
 @pytest.mark.parametrize("empty", [False, True])
 def test_emulated_lanes_give_what_float64_gives(rows: int, keys: int, visible: Diagonals, empty: bool) -> None:
     """Rows that see nothing are among them: they give NaN, or zeros."""
-    whole, scores = seen(-math.inf if visible[0] is None else visible[0], math.inf if visible[1] is None else visible[1])
+    whole, scores = seen(
+        -math.inf if visible[0] is None else visible[0], math.inf if visible[1] is None else visible[1]
+    )
     unseen = visible == (None, None)
     run = Run(**given(rows, keys, largest=4.0), visible=visible, whole=None if unseen else whole, empty_is_zero=empty)
     np.testing.assert_allclose(run.result(), reference(run, scores), rtol=2e-5, atol=2e-6)

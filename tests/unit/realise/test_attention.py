@@ -40,7 +40,7 @@ def program_of(function: Callable[..., Any], *args: Tensor) -> Program:
 
 
 Q, K, V = (rand(B, H, n, D, dtype=torch.bfloat16) for n in (M, N, N))
-I, J = torch.arange(M)[:, None], torch.arange(N)
+APART = torch.arange(N) - torch.arange(M)[:, None]  # key - query
 
 
 def kept(condition: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
@@ -86,7 +86,7 @@ def test_masks_over_positions_are_diagonals(condition: Any, diagonals: Any) -> N
                  math.inf if found.diagonals[1] is None else found.diagonals[1])  # fmt: skip
     raw = rand(*item.scores.domain, dtype=torch.float64)
     (whole,), (inner,) = (run_program(p, [raw], exact=True) for p in (item.scores, found.inner))
-    inside = (J - I >= low) & (J - I <= high)
+    inside = (low <= APART) & (high >= APART)
     assert torch.equal(whole[..., inside], (whole if diagonals == (None, None) else inner)[..., inside])
     assert bool((whole[..., ~inside] == -math.inf).all())
 
@@ -104,9 +104,11 @@ def test_a_scale_alone_is_a_number_of_the_kernel() -> None:
 
 
 def test_layers_are_read_where_they_lie() -> None:
-    shape = shape_of(program_of(lambda q, k, v: F.scaled_dot_product_attention(
-        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), enable_gqa=True
-    ).transpose(1, 2).reshape(B, M, -1), *(x.transpose(1, 2).contiguous() for x in (Q, K[:, :2], V[:, :2]))))  # fmt: skip
+    def merged(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        heads = (x.transpose(1, 2) for x in (q, k, v))
+        return F.scaled_dot_product_attention(*heads, enable_gqa=True).transpose(1, 2).reshape(B, M, -1)
+
+    shape = shape_of(program_of(merged, *(x.transpose(1, 2).contiguous() for x in (Q, K[:, :2], V[:, :2]))))
     assert shape is not None and (shape.domain, shape.row) == ((B, M, H, D), 1)
     assert [(s.dim, s.each, s.size) for s in shape.key.batch] == [(0, 1, B), (2, 2, 2)]
     assert (shape.query.at, shape.key.at) == (2, 2)

@@ -169,7 +169,9 @@ def _score(program: Program) -> tuple[bool, list[str]]:
     _, scores, _ = scores_of(program)
     factor = scores_of(program)[0]
     scores = rounded_once(_short(scores))
-    dtypes = {o.name: o.dtype for o in scores.operands} | {i.result: i.dtype for i in scores.body if hasattr(i, "result")}
+    dtypes = {o.name: o.dtype for o in scores.operands} | {
+        i.result: i.dtype for i in scores.body if hasattr(i, "result")
+    }
     writer = Writer(dtypes, along=False)
     lines = [f"    score = score * f32({factor!r}f);"] if factor != 1.0 else []
     for number, operand in enumerate(scores.operands[1:]):
@@ -186,9 +188,7 @@ def _score(program: Program) -> tuple[bool, list[str]]:
 def _short(scores: Program) -> Program:
     """Positions in 32 bits, where nothing but sums and comparisons is made of them: 64 would halve the lanes."""
     whole = [i for i in scores.body if isinstance(i, Statement) and i.dtype == "i64"]
-    small = all(
-        i.op in _SHORT and all(isinstance(a, str) or abs(a) < 1 << 30 for a in i.args) for i in whole
-    )
+    small = all(i.op in _SHORT and all(isinstance(a, str) or abs(a) < 1 << 30 for a in i.args) for i in whole)
     if any(o.dtype == "i64" for o in scores.operands) or not small or max(scores.domain) >= 1 << 28:
         return scores
     body = tuple(replace(i, dtype="i32") if isinstance(i, Statement) and i.dtype == "i64" else i for i in scores.body)

@@ -73,7 +73,8 @@ class AttentionSpec:
 
 
 class FusedAttention:
-    """An AttentionSpec with its knobs. Calling it launches on torch's current stream; what it compiles is kept on disk."""
+    """An AttentionSpec with its knobs. Calling it launches on torch's current stream; what it compiles is kept on
+    disk."""
 
     def __init__(self, spec: AttentionSpec, knobs: dict[str, Any], *, source: str = "", arch: str = ARCH) -> None:
         self.spec, self.arch = spec, arch
@@ -227,5 +228,3 @@ def _fake(dtype: str, shape: tuple[int, ...], strides: tuple[Any, ...], align: i
 
 def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
-
-

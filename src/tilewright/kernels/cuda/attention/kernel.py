@@ -1,9 +1,10 @@
 """Attention's kernel (sm_90a).
 
-    CTA           64 `groups` queries of one of the batch; it visits tiles of `tile_n` keys
-    warp 0        loads: queries once, keys and values in rings of stages, by TMA
-    warpgroups 1..   64 queries each: S = Q K^T (wgmma, both from shared memory); the module's map of scores and the online
-                  softmax in registers; O += P V (wgmma, P from registers: a thread's sums of S are its factors of P)
+    CTA             64 `groups` queries of one of the batch; it visits tiles of `tile_n` keys
+    warp 0          loads: queries once, keys and values in rings of stages, by TMA
+    warpgroups 1 .. 64 queries each: S = Q K^T (wgmma, both from shared memory); the module's map of scores and the
+                    online softmax in registers; O += P V (wgmma, P from registers: a thread's sums of S are its factors
+                    of P)
 
 Who waits for whom: `protocol`. Which tiles are visited, and in which order: `order`. A thread holds rows r and r + 8 of
 its warp's 16, and of every 8 columns the two from 2 (lane % 4) on.
@@ -45,8 +46,8 @@ PLANES = ((0, 1), (1, 0), (0, 0))  # products of fp16x3, small terms first
 
 
 class AttentionKernel:
-    """An AttentionShape at an AttentionPoint, ready to be traced. `strides`: of query, key and value, of one plane each,
-    which lie `apart`. `scale`: what the products are multiplied with before anything else. Results have `dtype`."""
+    """An AttentionShape at an AttentionPoint, ready to be traced. `strides`: of query, key and value, or of one of
+    their planes. `scale`: what the products are multiplied with before anything else. Results have `dtype`."""
 
     def __init__(
         self, shape: AttentionShape, point: AttentionPoint, scores: ScoreMap, *, dtype: str,
@@ -229,9 +230,7 @@ class _Products:
         if p.planes == 2:
             self.wave = cute.make_rmem_tensor(result, Float32)
             self.wave.fill(0.0)
-        self.weights = [
-            cute.make_rmem_tensor(((2, 2, 2), 1, p.tile_n // 16), kernel.kind) for _ in range(p.planes)
-        ]
+        self.weights = [cute.make_rmem_tensor(((2, 2, 2), 1, p.tile_n // 16), kernel.kind) for _ in range(p.planes)]
         lane = cute.arch.lane_idx()
         row = self.tile * p.tile_m + group * 64 + cute.arch.warp_idx() % 4 * 16 + lane // 4
         self.rows = [row, row + 8]

@@ -1,5 +1,5 @@
-"""An fp32 factor as two fp16 planes, hi and lo, of numbers that a power of two has scaled: of each layer (what one index
-of the factor's batch tells) the one that brings its largest into [2^14, 2^15).
+"""An fp32 factor as two fp16 planes, hi and lo, of numbers that a power of two has scaled: of each layer (what one
+index of the factor's batch tells) the one that brings its largest into [2^14, 2^15).
 
     highest   (layers): bits of the largest finite magnitude; zero before the launch
     planes    (2, rows .., columns), contiguous in the factor's order of dimensions
@@ -109,5 +109,3 @@ class PreparePlanes:
             when(number < self.groups, one)
 
         loop(Int32(0), Int32(-(-self.groups // (self.parts * THREADS))), some)
-
-

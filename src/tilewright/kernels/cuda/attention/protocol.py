@@ -1,18 +1,20 @@
 """Who waits for whom in a CTA: the order of loads and products, as the kernel traces it and as a test runs it.
 
-    barrier         arrivals of a phase       said by it
-    queries         1 + bytes                 the queries are there
-    full keys[s]    1 + bytes                 stage s holds a tile of keys
-    free keys[s]    warps that multiply       stage s has been multiplied
-    full values[s]  1 + bytes                 and the same of values
+    barrier         arrivals of a phase    said by it
+    queries         1 + bytes              the queries are there
+    full keys[s]    1 + bytes              stage s holds a tile of keys
+    free keys[s]    warps that multiply    stage s has been multiplied
+    full values[s]  1 + bytes              and the same of values
     free values[s]  warps that multiply
 
-Tile number t of those that the CTA visits (its *turn*) lies in stage t % stages. Its phase has the parity of t // stages
-on the full barrier. Whoever fills the stage waits for the parity before that on the free one, which a new barrier passes.
+Tile number t of those that the CTA visits (its *turn*) lies in stage t % stages. Its phase has the parity of
+t // stages on the full barrier. Whoever fills the stage waits for the parity before that on the free one, which a new
+barrier passes.
 
     loads       queries, K0, K1, V0, K2, V1, ... , K(n-1), V(n-2), V(n-1)
     multiplies  S0; then for each t: S(t) and O += P(t-1) V(t-1) are both begun; S(t) is awaited and K(t) freed; the
-                softmax of S(t) runs beside the second product; that is awaited and V(t-1) freed; at last O += P(n-1) V(n-1)
+                softmax of S(t) runs beside the second product; that is awaited and V(t-1) freed; at last
+                O += P(n-1) V(n-1)
 
 Loads are in the order in which stages are freed, so with one stage of each, too, the next load waits only for products
 whose operands were loaded before it. S(t) is begun before P(t-1) is used up: K(t) therefore comes before V(t-1).

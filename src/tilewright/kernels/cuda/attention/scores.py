@@ -91,5 +91,3 @@ class ScoreMap:
         if d == len(self.shape.domain) - 1:
             return m.smaller(places[d], Int32(self.shape.keys - 1))
         return places.get(d, Int32(0))
-
-

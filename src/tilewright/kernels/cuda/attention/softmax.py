@@ -88,4 +88,3 @@ class OnlineSoftmax:
         largest = m.select(self.top[r] == Float32(_LEAST), Float32(0.0), self.top[r])
         exponent = largest * self.factor + cute.math.log2(total) - Float32(float(self.shift))
         return exponent * Float32(1 / LOG2_E)
-

@@ -1,9 +1,9 @@
 """A setting of the kernel's knobs, and what it takes of shared memory and registers: plain numbers, no CUDA.
 
-    tile_m = 64 `groups` queries, 64 for each warpgroup that multiplies; tile_n keys
-    shared memory    queries | `stages` tiles of keys | as many of values | barriers
-    registers        scores tile_n / 2, weights tile_n / 4, results columns / 2 of a thread; of fp16x3 the weights have
-                     two planes, and a product of one tile stands beside the results
+tile_m = 64 `groups` queries, 64 for each warpgroup that multiplies; tile_n keys
+shared memory    queries | `stages` tiles of keys | as many of values | barriers
+registers        scores tile_n / 2, weights tile_n / 4, results columns / 2 of a thread; of fp16x3 the weights have
+                 two planes, and a product of one tile stands beside the results
 """
 
 from __future__ import annotations
