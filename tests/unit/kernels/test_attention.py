@@ -15,6 +15,7 @@ import pytest
 
 from tilewright.kernels.cuda.attention import scores as scores_module
 from tilewright.kernels.cuda.attention import softmax as softmax_module
+from tilewright.kernels.cuda.attention.kernel import PLANES, SHIFT
 from tilewright.kernels.cuda.attention.order import TileOrder
 from tilewright.kernels.cuda.attention.protocol import QUERIES, RingProtocol
 from tilewright.kernels.cuda.attention.scores import ScoreMap, ScoreOperand
@@ -298,6 +299,24 @@ def places(tile_n: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return np.broadcast_to(rows, (tile_n // 2, 128)), np.broadcast_to(columns, (tile_n // 2, 128))
 
 
+def planes_of(x: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], int]:
+    """hi, lo and the exponent of the power of two that scales a layer, as `prepare` has them."""
+    exponent = 14 - int(np.floor(np.log2(np.abs(x).max())))
+    scaled = (x * 2.0**exponent).astype(np.float32)
+    high = scaled.astype(np.float16).astype(np.float32)
+    return high, (scaled - high).astype(np.float16).astype(np.float32), exponent
+
+
+def multiplied(left: list[np.ndarray[Any, Any]], right: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    """The products of planes, small terms first, rounded to fp32 after every 16 of K as the tensor cores may."""
+    total = np.zeros((left[0].shape[0], right[0].shape[1]), np.float32)
+    for a, b in PLANES if len(left) == 2 else ((0, 0),):
+        for k in range(0, left[a].shape[1], 16):
+            step = left[a][:, k : k + 16].astype(np.float64) @ right[b][k : k + 16].astype(np.float64)
+            total = (total + step).astype(np.float32)
+    return total
+
+
 class Emulated:
     """A warpgroup of `protocol.Products` whose products are numpy's and whose softmax and scores are the skeleton's."""
 
@@ -305,7 +324,16 @@ class Emulated:
         self.run, self.batch, self.tile = run, batch, tile
         self.sums = Fragment(run.tile_n // 2)
         self.results = Fragment(run.value.shape[-1] // 2)
-        self.softmax = OnlineSoftmax(np.float32(run.scale * LOG2_E))
+        factor = np.float32(run.scale * LOG2_E)
+        self.by = np.ones(1, np.float32)
+        self.planes: dict[str, tuple[np.ndarray[Any, Any], ...]] = {}
+        if run.split:
+            exponents = {}
+            for name in ("query", "key", "value"):
+                *self.planes[name], exponents[name] = planes_of(getattr(run, name)[batch])
+            factor = factor * np.float32(2.0 ** -(exponents["query"] + exponents["key"]))
+            self.by = np.float32(2.0 ** -exponents["value"])
+        self.softmax = OnlineSoftmax(factor, shift=SHIFT if run.split else 0)
         self.rows = [tile * 64 + places(8)[0][2 * r] for r in range(2)]
         self.span = run.order.visited(tile)
         self.tiles = [iter(range(*self.span)) for _ in range(2)]  # of keys and of values, in their order
@@ -323,11 +351,14 @@ class Emulated:
         found[: len(inside)] = inside
         return found
 
+    def _planes(self, name: str, first: int, count: int) -> list[np.ndarray[Any, Any]]:
+        whole = self.planes.get(name, [getattr(self.run, name)[self.batch]])
+        return [self._block(x, first, count) for x in whole]
+
     def begin_scores(self, stage: int) -> None:
         tile = next(self.tiles[0])
-        q = self._block(self.run.query[self.batch], self.tile * 64, 64)
-        k = self._block(self.run.key[self.batch], tile * self.run.tile_n, self.run.tile_n)
-        product = (q.astype(np.float64) @ k.T.astype(np.float64)).astype(np.float32)
+        q, k = self._planes("query", self.tile * 64, 64), self._planes("key", tile * self.run.tile_n, self.run.tile_n)
+        product = multiplied(q, [x.T for x in k])
 
         def done() -> None:
             self.sums.values = list(product[places(self.run.tile_n)])
@@ -336,11 +367,13 @@ class Emulated:
 
     def begin_results(self, stage: int) -> None:
         run = self.run
-        weights = np.zeros((64, run.tile_n))
+        weights = np.zeros((64, run.tile_n), np.float32)
         weights[places(run.tile_n)] = self.weights
-        value = self._block(run.value[self.batch], next(self.tiles[1]) * run.tile_n, run.tile_n)
-        product = weights @ value.astype(np.float64)
-        size = value.shape[1]
+        value = self._planes("value", next(self.tiles[1]) * run.tile_n, run.tile_n)
+        high = weights.astype(np.float16).astype(np.float32)
+        parts = [high, (weights - high).astype(np.float16).astype(np.float32)] if run.split else [weights]
+        product = multiplied(parts, value)
+        size = product.shape[1]
 
         def done() -> None:
             self.results.values = [a + b for a, b in zip(self.results.values, product[places(size)], strict=True)]
@@ -374,7 +407,7 @@ class Emulated:
                 by = self.softmax.inverse(i // 2 % 2, empty_is_zero=self.run.empty_is_zero)
             row = self.tile * 64 + rows[i]
             inside = row < out.shape[1]
-            out[self.batch, row[inside], columns[i][inside]] = (value * by)[inside]
+            out[self.batch, row[inside], columns[i][inside]] = (value * by * self.by)[inside]
 
 
 @dataclass
@@ -392,6 +425,7 @@ class Run:
     visible: Diagonals = (None, None)
     softmax: bool = True
     empty_is_zero: bool = False
+    split: bool = False  # as fp16x3 has it
 
     def __post_init__(self) -> None:
         batch, rows, _ = self.query.shape
@@ -487,6 +521,19 @@ def test_scores_that_nothing_normalises() -> None:
 
     run = Run(**given(70, 45), whole=whole, inner=whole, scale=1.0, softmax=False)
     np.testing.assert_allclose(run.result(), reference(run, lambda s: np.maximum(s, 0)), rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.usefixtures("lanes")
+@pytest.mark.parametrize("largest", [0.01, 1.0, 30.0])
+def test_three_products_of_pairs_err_less_than_fp32_itself(largest: float) -> None:
+    """The contract allows twice the error of the module's own arithmetic."""
+    run = Run(**given(64, 700, largest=largest), tile_n=64, split=True)
+    truth = reference(run, lambda s: s)
+    product = np.einsum("bmd,bnd->bmn", run.query, run.key) * np.float32(run.scale)
+    power = np.exp(product - product.max(-1, keepdims=True))
+    own = (power / power.sum(-1, keepdims=True)) @ run.value
+    errors = [np.linalg.norm(x - truth) / np.linalg.norm(truth) for x in (run.result(), own)]
+    assert errors[0] < max(1.5 * errors[1], 4e-7)
 
 
 def test_a_map_reads_what_it_was_given() -> None:
