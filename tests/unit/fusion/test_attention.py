@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from fakes.matched import fused
 from tilewright.facts.pattern import Pattern
 
+pytestmark = pytest.mark.each(2)
+
 B, H, M, N, D, E = 2, 4, 9, 11, 8, 6
 
 

@@ -127,6 +127,7 @@ def test_nothing_is_proposed_that_no_gpu_has_run() -> None:
 
 
 @pytest.mark.usefixtures("proven")
+@pytest.mark.each(3)
 @pytest.mark.parametrize(
     ("function", "args"),
     [

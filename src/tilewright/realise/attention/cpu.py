@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ...facts.candidate import SourceFile
 from ...facts.device import Device
 from ...facts.problem import Target
@@ -21,7 +19,6 @@ digest, writers = "attention", ("attention/cpu.py", "attention/shape.py", "atten
 _TYPES = ("f32", "f16", "bf16")
 _CODES = {"f": "kDLFloat", "b": "kDLBfloat", "i": "kDLInt", "u": "kDLUInt"}  # by a dtype's first letter
 _READ = ("f32", "f16", "bf16", "i64", "i32", "bool")
-_SHORT = ("index", "add", "sub", "eq", "ne", "lt", "le", "gt", "ge", "to", "where", "neg", "abs")
 _MOST_COLUMNS = 512
 _LEAST_SCORES = 1 << 12
 _KEYS = Knob(name="keys", values=(24, 48, 96), about="keys of a tile")
@@ -166,9 +163,8 @@ def _factor(name: str, layers: Layers, shape: tuple[int, ...]) -> str:
 
 def _score(program: Program) -> tuple[bool, list[str]]:
     """Whether 8 bytes are the widest of its values, and the lines of the function."""
-    _, scores, _ = scores_of(program)
-    factor = scores_of(program)[0]
-    scores = rounded_once(_short(scores))
+    factor, scores, _ = scores_of(program)
+    scores = rounded_once(scores)
     dtypes = {o.name: o.dtype for o in scores.operands} | {
         i.result: i.dtype for i in scores.body if hasattr(i, "result")
     }
@@ -183,16 +179,6 @@ def _score(program: Program) -> tuple[bool, list[str]]:
     last = scores.outputs[0].name
     lines.append(f"    return {convert(last, VALUE[dtypes[last]], 'F32')};")
     return any(DTYPE_BYTES[d] == 8 for d in dtypes.values()), lines
-
-
-def _short(scores: Program) -> Program:
-    """Positions in 32 bits, where nothing but sums and comparisons is made of them: 64 would halve the lanes."""
-    whole = [i for i in scores.body if isinstance(i, Statement) and i.dtype == "i64"]
-    small = all(i.op in _SHORT and all(isinstance(a, str) or abs(a) < 1 << 30 for a in i.args) for i in whole)
-    if any(o.dtype == "i64" for o in scores.operands) or not small or max(scores.domain) >= 1 << 28:
-        return scores
-    body = tuple(replace(i, dtype="i32") if isinstance(i, Statement) and i.dtype == "i64" else i for i in scores.body)
-    return replace(scores, body=body)
 
 
 def _code(dtype: str) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...ir.access import Access, Position, Quotient
-from ...ir.program import Attention, Operand, Program
+from ...ir.program import Attention, Operand, Program, Statement
 from ...kernels.cuda.attention.shape import AttentionShape, BatchStep, Layers
 from .visible import scaled, visible
+
+_SHORT = ("index", "add", "sub", "eq", "ne", "lt", "le", "gt", "ge", "to", "where", "neg", "abs")
 
 
 def attention_of(program: Program) -> Attention:
@@ -73,7 +75,7 @@ def scores_of(program: Program) -> tuple[float, Program, Program]:
     first operand is called `score`, the others as in the Program."""
     item, row = attention_of(program), row_of(program)
     names = dict(zip((o.name for o in item.scores.operands), ("score", *item.operands), strict=True))
-    whole = _renamed(item.scores, names)
+    whole = _short(_renamed(item.scores, names))
     factor = 1.0
     if item.softmax:
         factor, whole = scaled(whole, row)
@@ -90,3 +92,13 @@ def _renamed(program: Program, names: dict[str, str]) -> Program:
     operands = tuple(replace(o, name=every[o.name]) for o in program.operands)
     outputs = tuple(replace(o, name=every[o.name]) for o in program.outputs)
     return replace(program, operands=operands, body=body, outputs=outputs)
+
+
+def _short(scores: Program) -> Program:
+    """Positions in 32 bits, where nothing but sums and comparisons is made of them: 64 would halve the lanes."""
+    whole = [i for i in scores.body if isinstance(i, Statement) and i.dtype == "i64"]
+    small = all(i.op in _SHORT and all(isinstance(a, str) or abs(a) < 1 << 30 for a in i.args) for i in whole)
+    if any(o.dtype == "i64" for o in scores.operands) or not small or max(scores.domain) >= 1 << 28:
+        return scores
+    body = tuple(replace(i, dtype="i32") if isinstance(i, Statement) and i.dtype == "i64" else i for i in scores.body)
+    return replace(scores, body=body)
