@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -247,3 +247,23 @@ def repeated(folder: str) -> str:
     again = module.run(*(x.reshape(s) for x, s in zip(given, shapes, strict=True)))[0]
     torch.cuda.synchronize()
     return "" if torch.equal(first, again) else "results differ"
+
+
+def test_the_logarithms_of_the_sums_are_an_output_that_may_be_asked_for(bounded: Bounded, tmp_path: Path) -> None:
+    for number in (0, next(i for i, c in enumerate(CASES) if c.dtype is FULL)):
+        assert bounded.call(summed, number, str(tmp_path), limit_s=90.0) == ""
+
+
+def summed(number: int, folder: str) -> str:
+    case = CASES[number]
+    program, _ = found(case)
+    settings = point_of(program, 0)
+    module = load_fused(program, Path(folder), point=settings, renderer=Alone())
+    kind = type(module._FUSED)
+    fused = kind(replace(module._FUSED.spec, sums=True), dict(settings))
+    q, k, v = case.inputs("cuda")
+    _, logarithms = fused(q, k, v)
+    torch.cuda.synchronize()
+    truth = (q.double() @ k.double().mT / math.sqrt(q.shape[-1])).logsumexp(-1)
+    worst = float((logarithms.double() - truth).abs().max())
+    return "" if worst < (1e-5 if case.dtype is FULL else 1e-4) else f"off by {worst:.2g}"
