@@ -14,7 +14,7 @@ import torch
 from tilewright.facts.pattern import Bind, Match, Pattern
 from tilewright.ir.access import Access, Bounds, GroupIndex, Position, Quotient
 from tilewright.ir.graph import Call, Code, Graph, Node, Ref, Struct
-from tilewright.ir.program import RANKED, SCANS, Attention, Contraction, Load, Program, Reduction, Scan
+from tilewright.ir.program import RANKED, SCANS, AttentionOp, Contraction, Load, Program, Reduction, Scan
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
           "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8,
@@ -229,7 +229,7 @@ def _multiplied(
 
 
 def attended(
-    item: Attention, domain: Sequence[int], values: Mapping[str, torch.Tensor], *, exact: bool
+    item: AttentionOp, domain: Sequence[int], values: Mapping[str, torch.Tensor], *, exact: bool
 ) -> torch.Tensor:  # fmt: skip
     """The attention over the domain, with all of its scores in memory."""
     dtype, device = dtype_of(item.dtype, exact=exact), values[item.query.operand].device
@@ -272,7 +272,7 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
             made = scan(item.op, scanned(item.op, given, dtype, program.domain), item.dim, reverse=item.reverse,
                         exclusive=item.exclusive)  # fmt: skip
             values.update(zip(item.results, made, strict=True))
-        elif isinstance(item, Attention):
+        elif isinstance(item, AttentionOp):
             values[item.result] = attended(item, program.domain, values, exact=exact)
         elif isinstance(item, Contraction):
             for prologue in item.prologues:

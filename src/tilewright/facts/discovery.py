@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ..ir.graph import Graph
+from ..ir.program import attention_in
 from .machine import Machine
 from .pattern import Pattern
 from .problem import Target, Work
@@ -129,7 +130,7 @@ def floor_of(pattern: Pattern, machine: Machine) -> float:
     """The time that all matches of a pattern can't beat together: what each reads and writes, and its product's
     flops."""
     program = pattern.program
-    item, whole = program.product, program.attention
+    item, whole = program.product, attention_in(program)
     flops = 2 * len(program.products) * prod((*program.domain, *item.over)) if item is not None else 0
     if whole is not None:
         flops = 2 * prod(program.domain[:-1]) * whole.keys * (whole.depth + program.domain[-1])

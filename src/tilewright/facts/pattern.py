@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..ir.access import ALL_DIAGONALS, each_of
 from ..ir.matrices import matrices_of
-from ..ir.program import Attention, Contraction, Load, Program
+from ..ir.program import AttentionOp, Contraction, Load, Program, attention_in
 from .candidate import Candidate
 from .space import Point, Space
 
@@ -96,7 +96,7 @@ class Pattern:
         """The key under which winning points are remembered. Equal for programs that differ in names and numbers, and
         in how many rows they have where these are many: of the same nearest power of two, and as even."""
         program = self.program
-        if program.loads or program.product or program.attention:
+        if program.loads or program.product or attention_in(program):
             return self.same
         kept = {d for d in range(len(program.domain)) if d not in program.reduced}
         return self._digest(lambda shape: tuple(_many(n) if d in kept else n for d, n in enumerate(shape)))
@@ -136,7 +136,7 @@ def _told(item: object, program: Program) -> object:
     are remembered."""
     if isinstance(item, Load):
         return item.at, item.fill
-    if isinstance(item, Attention):
+    if isinstance(item, AttentionOp):
         scores = [i.op for i in item.scores.body], [(o.dtype, o.shape) for o in item.scores.operands]
         at = [access.at for access in (item.query, item.key, item.value)]
         return item.op, item.keys, item.depth, at, scores, item.softmax, item.empty_is_zero, item.spares

@@ -12,7 +12,7 @@ from tilewright.facts.segment import Segment
 from tilewright.facts.space import Space
 from tilewright.ir.graph import VIEWS, Call, Graph, Node
 from tilewright.ir.matrices import matrices_of
-from tilewright.ir.program import SCANS, Program
+from tilewright.ir.program import SCANS, Program, attention_in
 
 from .attention import attentions
 from .convolutions import convolutions
@@ -252,7 +252,7 @@ def _left(flow: Flow, matches: Sequence[Match], why: dict[str, str]) -> dict[str
 
 def kind(program: Program) -> str:
     """Which skeleton's work this is; see facts.pattern.Pattern.kind."""
-    if program.attention:
+    if attention_in(program):
         return "attention"
     if program.product:
         return "product" if matrices_of(program, program.product) else "convolution"

@@ -8,10 +8,10 @@ from math import prod
 from tilewright.facts.pattern import Bind, Match
 from tilewright.ir.access import Access, Position, Quotient
 from tilewright.ir.graph import Node
-from tilewright.ir.program import Attention, Operand, Output, Program, Statement
+from tilewright.ir.program import AttentionOp, Operand, Output, Program, Statement
 
 from .axes import Axis
-from .axis_parts import Dims, Part, before_copies, split_parts, through_views
+from .axis_parts import Dims, AxisPart, before_copies, split_parts, through_views
 from .contract import memory
 from .region import Flow
 from .scores import renumbered
@@ -81,7 +81,7 @@ def program_of(flow: Flow, whole: Attended) -> Found | None:
         Operand(name=name, dtype=o.dtype, shape=o.shape, indexed=True)
         for name, o in zip(names, scores.operands[1:], strict=True)
     ]
-    item = Attention(
+    item = AttentionOp(
         result="v0", query=factors[0].access, key=factors[1].access, value=factors[2].access, keys=whole.keys.size,
         depth=whole.depth.size, scores=scores, operands=names, dtype=whole.node.dtype, softmax=whole.softmax,
         empty_is_zero=whole.empty_is_zero, spares=whole.spares,
@@ -98,7 +98,7 @@ def program_of(flow: Flow, whole: Attended) -> Found | None:
     return program, Match(nodes=nodes, operands=(*(f.bind for f in factors), *binds), outputs=(written,), spared=spared)
 
 
-def divided(whole: Attended, cut: Part) -> Attended | None:
+def divided(whole: Attended, cut: AxisPart) -> Attended | None:
     """The same with the axis of a part as two, at the part's end or else its beginning; None where that can't be."""
     axis, inner = cut.axis, cut.each if cut.each > 1 else cut.size
     halves = Axis(axis.size // inner), Axis(inner)

@@ -14,7 +14,7 @@ from .region import Flow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class AxisPart:
     """The index along an axis, divided by `each`, modulo `size`."""
 
     axis: Axis
@@ -26,12 +26,12 @@ class Part:
         return (self.each, self.size) == (1, self.axis.size)
 
 
-Dims = tuple[tuple[Part, ...], ...]  # of each dimension, outermost first; none where it has size 1 or is broadcast
+Dims = tuple[tuple[AxisPart, ...], ...]  # of each dimension, outermost first; none where it has size 1 or is broadcast
 
 
 def whole_axes(dims: Sequence[Sequence[Axis]]) -> Dims:
     """The same of whole axes."""
-    return tuple(tuple(Part(axis=a, each=1, size=a.size) for a in dim) for dim in dims)
+    return tuple(tuple(AxisPart(axis=a, each=1, size=a.size) for a in dim) for dim in dims)
 
 
 def split_parts(dims: Dims, axis: Axis, halves: tuple[Axis, Axis]) -> Dims | None:
@@ -39,17 +39,17 @@ def split_parts(dims: Dims, axis: Axis, halves: tuple[Axis, Axis]) -> Dims | Non
     outer, inner = halves
     found = []
     for dim in dims:
-        own: list[Part] = []
+        own: list[AxisPart] = []
         for p in dim:
             if p.axis is not axis:
                 own.append(p)
             elif p.each % inner.size == 0:
-                own.append(Part(axis=outer, each=p.each // inner.size, size=p.size))
+                own.append(AxisPart(axis=outer, each=p.each // inner.size, size=p.size))
             elif inner.size % (p.each * p.size) == 0:
-                own.append(Part(axis=inner, each=p.each, size=p.size))
+                own.append(AxisPart(axis=inner, each=p.each, size=p.size))
             elif p.each * p.size == axis.size and inner.size % p.each == 0:
-                own += [Part(axis=outer, each=1, size=outer.size),
-                        Part(axis=inner, each=p.each, size=inner.size // p.each)]  # fmt: skip
+                own += [AxisPart(axis=outer, each=1, size=outer.size),
+                        AxisPart(axis=inner, each=p.each, size=inner.size // p.each)]  # fmt: skip
             else:
                 return None
         found.append(tuple(own))
@@ -105,11 +105,11 @@ def _behind(view: Node, source: Node, dims: Dims) -> Dims | None:
     return _grouped([p for dim in dims for p in dim], source.shape)
 
 
-def _grouped(parts: Sequence[Part], shape: Sequence[int]) -> Dims | None:
+def _grouped(parts: Sequence[AxisPart], shape: Sequence[int]) -> Dims | None:
     """Parts, outermost first, as the dimensions of a shape, divided where these need it; None where they cut across."""
     todo, found = list(parts), []
     for size in shape:
-        dim: list[Part] = []
+        dim: list[AxisPart] = []
         while prod(p.size for p in dim) < size:
             if not todo:
                 return None
@@ -118,8 +118,8 @@ def _grouped(parts: Sequence[Part], shape: Sequence[int]) -> Dims | None:
                 if part.size % lacks:
                     return None
                 inner = part.size // lacks
-                todo.insert(0, Part(axis=part.axis, each=part.each, size=inner))
-                part = Part(axis=part.axis, each=part.each * inner, size=lacks)
+                todo.insert(0, AxisPart(axis=part.axis, each=part.each, size=inner))
+                part = AxisPart(axis=part.axis, each=part.each * inner, size=lacks)
             dim.append(part)
         if prod(p.size for p in dim) != size:
             return None

@@ -11,7 +11,7 @@ from tilewright.ir.program import Operand, Output, Program, Statement
 
 from .attended import Attended
 from .axes import Axis
-from .axis_parts import Dims, Part, whole_axes
+from .axis_parts import Dims, AxisPart, whole_axes
 from .region import Flow
 
 _CALL = "aten.scaled_dot_product_attention.default"
@@ -60,7 +60,7 @@ def direct(flow: Flow, node: Node, call: Call) -> Attended | None:
 
 def _shared(front: list[list[Axis]], shape: tuple[int, ...], *, grouped: bool) -> Dims | None:
     """The batch of keys or values: the query's, broadcast, or heads of which each serves several of the query's."""
-    found: list[tuple[Part, ...]] = []
+    found: list[tuple[AxisPart, ...]] = []
     for d, (dim, size) in enumerate(zip(front, shape, strict=True)):
         whole = dim[0].size if dim else 1
         if size == 1:
@@ -68,7 +68,7 @@ def _shared(front: list[list[Axis]], shape: tuple[int, ...], *, grouped: bool) -
         elif size == whole:
             found += whole_axes([dim])
         elif grouped and d == len(front) - 1 and whole % size == 0:
-            found.append((Part(axis=dim[0], each=whole // size, size=size),))
+            found.append((AxisPart(axis=dim[0], each=whole // size, size=size),))
         else:
             return None
     return tuple(found)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.ir.program import Output, Program, Reduction, Statement
@@ -46,7 +47,7 @@ def _results(item: object) -> tuple[str, ...]:
     return item.results if isinstance(item, Reduction) else (getattr(item, "result"),)  # noqa: B009
 
 
-def _normalised(weights: Program, made: dict[str, object], name: str) -> str | None:
+def _normalised(weights: Program, made: Mapping[str, object], name: str) -> str | None:
     """The value of which this one is the softmax: exp(value - its largest) / the sum of these."""
     name = _converted(made, name)
     share = made.get(name)
@@ -72,7 +73,7 @@ def _is(item: object, op: str) -> bool:
     return isinstance(item, Statement) and item.op == op
 
 
-def _converted(made: dict[str, object], name: str) -> str:
+def _converted(made: Mapping[str, object], name: str) -> str:
     """The value of which this one is a conversion between floating types, or itself."""
     item = made.get(name)
     while isinstance(item, Statement) and item.op == "to" and item.dtype in _FLOATS and isinstance(item.args[0], str):
@@ -83,7 +84,7 @@ def _converted(made: dict[str, object], name: str) -> str:
     return name
 
 
-def _needed(made: dict[str, object], name: str) -> tuple[Statement, ...] | None:
+def _needed(made: Mapping[str, object], name: str) -> tuple[Statement, ...] | None:
     """The statements that make a value, in order; None where a reduction is among them."""
     wanted, todo = set[str](), [name]
     while todo:

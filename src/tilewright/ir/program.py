@@ -224,7 +224,7 @@ class Contraction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
+class AttentionOp:
     """`result[i, d] = sum over k of weights[i, k] * value[i, k, d]`, of `dtype`: d is the domain's last dimension, i
     counts the others, and k the `keys`. Positions of the accesses count the domain's dimensions, then k, then the
     contracted dimension of size `depth`.
@@ -277,7 +277,7 @@ class Program:
     domain: tuple[int, ...]
     reduced: tuple[int, ...] = ()
     operands: tuple[Operand, ...]
-    body: tuple[Statement | Load | Reduction | Scan | Contraction | Attention, ...]
+    body: tuple[Statement | Load | Reduction | Scan | Contraction | AttentionOp, ...]
     outputs: tuple[Output, ...]
 
     @property
@@ -292,10 +292,6 @@ class Program:
     def products(self) -> tuple[Contraction, ...]:
         """One, or the two of a dual GEMM."""
         return tuple(item for item in self.body if isinstance(item, Contraction))
-
-    @property
-    def attention(self) -> Attention | None:
-        return next((item for item in self.body if isinstance(item, Attention)), None)
 
     @property
     def sums(self) -> tuple[Output, ...]:
@@ -329,7 +325,7 @@ class Program:
 
     def _asked(self, operand: Operand) -> int:
         """Elements of an operand that are read; where Loads read them, with repetitions."""
-        if not operand.indexed or self.product or self.attention:
+        if not operand.indexed or any(isinstance(i, Contraction | AttentionOp) for i in self.body):
             return prod(operand.shape)
         return sum(prod(self.aligned(load.result)) for load in self.loads if load.source == operand.name)
 
@@ -345,6 +341,11 @@ class Program:
         return tuple(size if d in dims else 1 for d, size in enumerate(self.domain))
 
 
+def attention_in(program: Program) -> AttentionOp | None:
+    """The attention that a Program is, if it is one."""
+    return next((item for item in program.body if isinstance(item, AttentionOp)), None)
+
+
 def _reach(program: Program) -> dict[str, frozenset[int]]:
     """The dimensions along which each value varies."""
     reach = {o.name: frozenset(d for d, size in enumerate(o.shape) if size > 1) for o in program.operands
@@ -355,7 +356,7 @@ def _reach(program: Program) -> dict[str, frozenset[int]]:
         elif isinstance(item, Scan):
             found = frozenset({item.dim}).union(*(reach[a] for a in item.args if isinstance(a, str)))
             reach.update(dict.fromkeys(item.results, found))
-        elif isinstance(item, Contraction | Attention):
+        elif isinstance(item, Contraction | AttentionOp):
             reach[item.result] = frozenset(d for d, size in enumerate(program.domain) if size > 1)
         elif isinstance(item, Statement) and item.op == "index":
             reach[item.result] = frozenset({int(item.args[0])})

@@ -13,7 +13,7 @@ from .program import (
     RANKED,
     REDUCTIONS,
     SCANS,
-    Attention,
+    AttentionOp,
     Contraction,
     Load,
     Operand,
@@ -79,7 +79,7 @@ def validate(program: Program) -> None:
             _validate_contraction(item, indexed, program)
             define(item.result, item.dtype)
             continue
-        if isinstance(item, Attention):
+        if isinstance(item, AttentionOp):
             _validate_attention(item, indexed, program)
             define(item.result, item.dtype)
             continue
@@ -169,7 +169,7 @@ def _validate_contraction(item: Contraction, indexed: Mapping[str, Operand], pro
         _validate_steps(name, band.at, program.domain)
 
 
-def _validate_attention(item: Attention, indexed: Mapping[str, Operand], program: Program) -> None:
+def _validate_attention(item: AttentionOp, indexed: Mapping[str, Operand], program: Program) -> None:
     name, whole = item.result, (*program.domain, item.keys, item.depth)
     column, key, depth = range(len(program.domain) - 1, len(whole))
     if len(program.body) > 1 or program.reduced or not program.domain:

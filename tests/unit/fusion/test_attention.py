@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fakes.matched import fused
 from tilewright.facts.pattern import Pattern
+from tilewright.ir.program import attention_in
 
 pytestmark = pytest.mark.each(2)
 
@@ -128,7 +129,7 @@ def test_it_is_found_in_multihead_attention(how: dict[str, Any]) -> None:
         return made
 
     (pattern,) = found(called, x, *(p.detach() for p in module.parameters()))
-    assert pattern.program.attention is not None and pattern.program.attention.keys == 9
+    assert attention_in(pattern.program) is not None and attention_in(pattern.program).keys == 9
 
 
 def test_heads_are_read_where_they_lay_before_they_were_repeated() -> None:

@@ -19,7 +19,7 @@ from fakes.realisers import H200, cuda
 from tilewright.frontend.trace import trace
 from tilewright.fusion.attention import attentions
 from tilewright.fusion.region import Flow
-from tilewright.ir.program import Program
+from tilewright.ir.program import Program, attention_in
 from tilewright.realise.attention import renderer
 from tilewright.realise.attention.points import space
 from tilewright.realise.attention.shape import row_of, scores_of, shape_of
@@ -78,7 +78,7 @@ def test_masks_over_positions_are_diagonals(condition: Any, diagonals: Any) -> N
     """Held against the scores themselves: outside they are minus infinity, and inside the map without masks gives the
     same."""
     program = program_of(kept(condition), Q, K, V)
-    item, row = program.attention, row_of(program)
+    item, row = attention_in(program), row_of(program)
     assert item is not None
     found = visible(item.scores, row)
     assert found.diagonals == diagonals

@@ -6,7 +6,7 @@ from ...facts.candidate import SourceFile
 from ...facts.device import Device
 from ...facts.problem import Target
 from ...facts.space import Knob, Point, Space, point
-from ...ir.program import DTYPE_BYTES, Program, Statement
+from ...ir.program import DTYPE_BYTES, Program, Statement, attention_in
 from ...kernels.cuda.attention.shape import AttentionShape, Layers
 from ..cpu import renderer as cpu
 from ..cpu.text import MEMORY, VALUE, CannotRender, Writer, convert
@@ -26,7 +26,7 @@ _KEYS = Knob(name="keys", values=(24, 48, 96), about="keys of a tile")
 
 def fits(program: Program, device: Device) -> Fit | Refused:
     """See `realiser`."""
-    if program.attention is None:
+    if attention_in(program) is None:
         return Refused("no attention", foreign=True)
     shape = shape_of(program)
     if shape is None:

@@ -12,6 +12,7 @@ from ...kernels.cuda.attention.order import TileOrder
 from ...kernels.cuda.attention.shape import AttentionShape
 from ...kernels.cuda.attention.tiles import KNOBS as LEGAL
 from ...kernels.cuda.attention.tiles import AttentionPoint, make_point
+from .shape import attention_of
 
 _OF_EACH = 3  # points of each number of warpgroups: no time has been measured yet
 _ABOUT = {
@@ -34,7 +35,7 @@ _TILE = 120.0  # of a tile, for barriers
 
 def space(program: Program, shape: AttentionShape, device: Device) -> Space:
     """Of the settings that fit, the likeliest first."""
-    operations = len(program.attention.scores.body) if program.attention is not None else 0
+    operations = len(attention_of(program).scores.body)
     precision = "fp16x3" if program.operands[0].dtype == "f32" else "plain"
     found: dict[AttentionPoint, tuple[float, dict[str, Any]]] = {}
     for groups in LEGAL["groups"]:
@@ -62,7 +63,7 @@ def work_clocks(shape: AttentionShape, made: AttentionPoint, operations: int, de
     plain = scores / _EXPONENTS / 4 * 4 + scores * (_EACH + operations) / _LANES
     masked = plain + scores * _MASKED / _LANES
     waits = 0.3 * products if made.stages == 1 else 0.0
-    own = []
+    own: list[float] = []
     for tile in range(order.row_tiles):
         first, last = order.visited(tile)
         inner = order.unmasked(tile)

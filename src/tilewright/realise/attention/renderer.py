@@ -8,7 +8,7 @@ from ...facts.candidate import SourceFile
 from ...facts.device import Device
 from ...facts.problem import Target
 from ...facts.space import Point, Space
-from ...ir.program import Operand, Program, Statement
+from ...ir.program import Operand, Program, Statement, attention_in
 from ...kernels.cuda.attention.shape import AttentionShape
 from ...kernels.cuda.attention.tiles import MOST_COLUMNS
 from ..float8 import computes_in_float8, rounded_once
@@ -60,7 +60,7 @@ _FUSED = FusedAttention(SPEC, {knobs}, source=__file__)
 
 def fits(program: Program, device: Device) -> Fit | Refused:
     """See `realiser`."""
-    if program.attention is None:
+    if attention_in(program) is None:
         return Refused("no attention", foreign=True)
     if device.architecture != ARCHITECTURE:
         return Refused(f"attention's skeleton needs {ARCHITECTURE} (wgmma)")

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...ir.access import Access, Position, Quotient
-from ...ir.program import Attention, Operand, Program, Statement
+from ...ir.program import AttentionOp, Operand, Program, Statement, attention_in
 from ...kernels.cuda.attention.shape import AttentionShape, BatchStep, Layers
 from .visible import scaled, visible
 
 _SHORT = ("index", "add", "sub", "eq", "ne", "lt", "le", "gt", "ge", "to", "where", "neg", "abs")
 
 
-def attention_of(program: Program) -> Attention:
-    found = program.attention
+def attention_of(program: Program) -> AttentionOp:
+    found = attention_in(program)
     assert found is not None
     return found
 
@@ -84,10 +84,11 @@ def scores_of(program: Program) -> tuple[float, Program, Program]:
 
 def _renamed(program: Program, names: dict[str, str]) -> Program:
     """With other names of operands, and of results that no operand has."""
-    every = names | {i.result: f"s{n}" for n, i in enumerate(program.body) if hasattr(i, "result")}
+    items = [i for i in program.body if isinstance(i, Statement)]
+    every = names | {i.result: f"s{n}" for n, i in enumerate(items)}
     body = tuple(
-        replace(i, result=every[i.result], args=tuple(every[a] if isinstance(a, str) else a for a in i.args))  # type: ignore
-        for i in program.body
+        replace(i, result=every[i.result], args=tuple(every[a] if isinstance(a, str) else a for a in i.args))
+        for i in items
     )
     operands = tuple(replace(o, name=every[o.name]) for o in program.operands)
     outputs = tuple(replace(o, name=every[o.name]) for o in program.outputs)

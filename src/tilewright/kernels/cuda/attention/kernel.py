@@ -106,7 +106,7 @@ class AttentionKernel:
         """A factor as (rows, columns, planes, batch ..), of which those of size 1 are left out."""
         sizes = [step.size for step in layers.batch]
         *outer, _ = strides
-        row = (1, 0)
+        row = (1, width)  # TMA wants a step of whole 16 bytes there, too
         if layers.at is not None:
             own = self.shape.rows if layers is self.shape.query else self.shape.keys
             row = (own, outer.pop(layers.at))
@@ -163,7 +163,7 @@ def _swapped(view: Any) -> Any:
 
 
 class _Loads:
-    """See `protocol.Loads`."""
+    """See `protocol.LoadingRole`."""
 
     def __init__(self, kernel: AttentionKernel, loads: list[Any], staged: list[Any], barriers: Any, at: Any) -> None:
         self.kernel, self.barriers = kernel, barriers
@@ -206,7 +206,7 @@ class _Loads:
 
 
 class _Products:
-    """See `protocol.Products`. Of a warpgroup, from the first product to what is written."""
+    """See `protocol.MultiplyingRole`. Of a warpgroup, from the first product to what is written."""
 
     def __init__(
         self, kernel: AttentionKernel, products: list[Any], staged: list[Any], barriers: Any,

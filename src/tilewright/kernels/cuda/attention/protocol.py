@@ -30,7 +30,7 @@ QUERIES = 0
 Loop = Callable[[Any, Any, Callable[[Any], None]], None]  # body(i) for i from the first on, before the second
 
 
-class Loads(Protocol):
+class LoadingRole(Protocol):
     """What the warp that loads does; `turn` counts the tiles that it visits, `tile` is the tile's number."""
 
     def wait(self, barrier: Any, parity: Any) -> None: ...
@@ -39,7 +39,7 @@ class Loads(Protocol):
     def values(self, tile: Any, stage: Any, barrier: Any) -> None: ...
 
 
-class Products(Protocol):
+class MultiplyingRole(Protocol):
     """What a warpgroup that multiplies does."""
 
     def wait(self, barrier: Any, parity: Any) -> None: ...
@@ -83,7 +83,7 @@ class RingProtocol:
         """Where a turn's tile lies, and its parity."""
         return turn % self.stages, turn // self.stages % 2
 
-    def load(self, ops: Loads, span: tuple[Any, Any], loop: Loop) -> None:
+    def load(self, ops: LoadingRole, span: tuple[Any, Any], loop: Loop) -> None:
         """The loads of a CTA whose tiles of keys are these: from the first on, before the second."""
         first, last = span
 
@@ -101,7 +101,7 @@ class RingProtocol:
         loop(first + 1, last, both)
         one(1, last - 1)
 
-    def multiply(self, ops: Products, span: tuple[Any, Any], loop: Loop) -> None:
+    def multiply(self, ops: MultiplyingRole, span: tuple[Any, Any], loop: Loop) -> None:
         """The products of a warpgroup over the same tiles."""
         first, last = span
 
