@@ -11,7 +11,7 @@ from tilewright.ir.graph import Node
 from tilewright.ir.program import AttentionOp, Operand, Output, Program, Statement
 
 from .axes import Axis
-from .axis_parts import Dims, AxisPart, before_copies, split_parts, through_views
+from .axis_parts import AxisPart, Dims, before_copies, split_parts, through_views
 from .contract import memory
 from .region import Flow
 from .scores import renumbered

@@ -11,7 +11,7 @@ from tilewright.ir.program import Operand, Output, Program, Statement
 
 from .attended import Attended
 from .axes import Axis
-from .axis_parts import Dims, AxisPart, whole_axes
+from .axis_parts import AxisPart, Dims, whole_axes
 from .region import Flow
 
 _CALL = "aten.scaled_dot_product_attention.default"

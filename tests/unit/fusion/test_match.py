@@ -255,7 +255,7 @@ def test_a_transformer_block() -> None:
         ("scale -> triu -> mask -> softmax -> matmul", "product"), ("linear", "product"), ("linear", "product"),
         ("linear -> add", "product"), ("gelu -> mul -> linear -> add", "product"),
         ("linear -> gelu -> mul", "product"),
-        ("matmul -> scale -> triu -> mask -> softmax -> matmul", "attention")]  # fmt: skip
+        ("matmul -> scale -> triu -> mask -> softmax -> matmul -> clone", "attention")]  # fmt: skip
     assert {line.split(":")[0] for line in matched.unmatched} <= {"aten.clone.default"}
 
 

@@ -318,7 +318,7 @@ def multiplied(left: list[np.ndarray[Any, Any]], right: list[np.ndarray[Any, Any
 
 
 class Emulated:
-    """A warpgroup of `protocol.MultiplyingRole` whose products are numpy's and whose softmax and scores are the skeleton's."""
+    """A `protocol.MultiplyingRole` whose products are numpy's, and whose softmax and scores are the skeleton's."""
 
     def __init__(self, run: Run, batch: int, tile: int) -> None:
         self.run, self.batch, self.tile = run, batch, tile

@@ -24,8 +24,8 @@ MOST_COLUMNS = 256
 # Registers of a thread of the warpgroup that loads, and of those that multiply, by how many of these there are. The sum
 # over the warpgroups is at most what the CTA starts with (255, 168 or 128 a thread), else the last one waits for ever.
 REGISTERS = {1: (56, 240), 2: (24, 240), 3: (32, 160)}
-# Of a thread that multiplies, for all but the three tiles. With less, ptxas (12.9, 13.1) spills, and has each wgmma wait
-# for the one before, where a warpgroup multiplies alone.
+# Of a thread that multiplies, for all but the three tiles. With less, where a warpgroup multiplies alone, ptxas spills,
+# and has each wgmma wait for the one before.
 _BESIDE = {1: 80, 2: 48, 3: 40}
 
 
