@@ -1,4 +1,4 @@
-"""Functions in a process of its own, which is killed where one takes too long."""
+"""Functions with a time limit, for tests of kernels that may hang."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import torch
 from tilewright.facts.pattern import Bind, Match, Pattern
 from tilewright.ir.access import Access, Bounds, GroupIndex, Position, Quotient
 from tilewright.ir.graph import Call, Code, Graph, Node, Ref, Struct
-from tilewright.ir.program import RANKED, SCANS, Contraction, Load, Program, Reduction, Scan
+from tilewright.ir.program import RANKED, SCANS, AttentionOp, Contraction, Load, Program, Reduction, Scan
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
           "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8,
@@ -228,6 +228,23 @@ def _multiplied(
     return product.reshape(shape).expand([len(r) for r in ranges[:rank]])
 
 
+def attended(
+    item: AttentionOp, domain: Sequence[int], values: Mapping[str, torch.Tensor], *, exact: bool
+) -> torch.Tensor:  # fmt: skip
+    """The attention over the domain, with all of its scores in memory."""
+    dtype, device = dtype_of(item.dtype, exact=exact), values[item.query.operand].device
+    ranges = [torch.arange(size, device=device) for size in (*domain, item.keys, item.depth)]
+    query, key, value = (accessed(a, ranges, values, dtype) for a in (item.query, item.key, item.value))
+    scores = (query * key).sum(-1).squeeze(len(domain) - 1)
+    scores = scores.expand(item.scores.domain).to(dtype_of(item.scores.operands[0].dtype, exact=exact))
+    (weights,) = run_program(item.scores, [scores, *(values[n] for n in item.operands)], exact=exact)
+    if item.softmax:
+        weights = weights.softmax(-1)
+        weights = weights.nan_to_num(0.0) if item.empty_is_zero else weights
+    product = weights.to(dtype).unsqueeze(len(domain) - 1) * value.squeeze(-1)
+    return product.sum(-1).to(dtype)
+
+
 def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bool = False) -> tuple[torch.Tensor, ...]:
     """The outputs of a Program on aligned operands; with `exact`, in float64 throughout."""
     values: dict[str, Any] = {}
@@ -255,6 +272,8 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
             made = scan(item.op, scanned(item.op, given, dtype, program.domain), item.dim, reverse=item.reverse,
                         exclusive=item.exclusive)  # fmt: skip
             values.update(zip(item.results, made, strict=True))
+        elif isinstance(item, AttentionOp):
+            values[item.result] = attended(item, program.domain, values, exact=exact)
         elif isinstance(item, Contraction):
             for prologue in item.prologues:
                 given = [values[name] for name in prologue.operands]

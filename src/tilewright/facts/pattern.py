@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..ir.access import ALL_DIAGONALS, each_of
 from ..ir.matrices import matrices_of
-from ..ir.program import Contraction, Load, Program
+from ..ir.program import AttentionOp, Contraction, Load, Program, attention_in
 from .candidate import Candidate
 from .space import Point, Space
 
@@ -67,7 +67,7 @@ class Match:
 
 
 # Kinds of patterns that do what others would do by themselves; those stay, for a candidate without them.
-TAKES_OTHERS = ("product", "convolution", "row_column_reduce")
+TAKES_OTHERS = ("product", "convolution", "attention", "row_column_reduce")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,8 @@ class Pattern:
 
     id: str
     title: str  # what was fused, readable: "scale -> mask -> softmax"
-    # "pointwise", "row_reduce", "column_reduce", "row_column_reduce", "whole_reduce", "scan", "product", "convolution"
+    # "pointwise", "row_reduce", "column_reduce", "row_column_reduce", "whole_reduce", "scan", "product", "convolution",
+    # "attention"
     kind: str
     nodes: tuple[str, ...]  # names of the graph nodes it replaces, over all matches
     program: Program
@@ -95,7 +96,7 @@ class Pattern:
         """The key under which winning points are remembered. Equal for programs that differ in names and numbers, and
         in how many rows they have where these are many: of the same nearest power of two, and as even."""
         program = self.program
-        if program.loads or program.product:
+        if program.loads or program.product or attention_in(program):
             return self.same
         kept = {d for d in range(len(program.domain)) if d not in program.reduced}
         return self._digest(lambda shape: tuple(_many(n) if d in kept else n for d, n in enumerate(shape)))
@@ -135,6 +136,10 @@ def _told(item: object, program: Program) -> object:
     are remembered."""
     if isinstance(item, Load):
         return item.at, item.fill
+    if isinstance(item, AttentionOp):
+        scores = [i.op for i in item.scores.body], [(o.dtype, o.shape) for o in item.scores.operands]
+        at = [access.at for access in (item.query, item.key, item.value)]
+        return item.op, item.keys, item.depth, at, scores, item.softmax, item.empty_is_zero, item.spares
     if isinstance(item, Contraction):
         said = "product, rounded" if item.allow_tf32 else item.op
         of = matrices_of(program, item)

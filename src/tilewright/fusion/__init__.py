@@ -12,8 +12,9 @@ from tilewright.facts.segment import Segment
 from tilewright.facts.space import Space
 from tilewright.ir.graph import VIEWS, Call, Graph, Node
 from tilewright.ir.matrices import matrices_of
-from tilewright.ir.program import SCANS, Program
+from tilewright.ir.program import SCANS, Program, attention_in
 
+from .attention import attentions
 from .convolutions import convolutions
 from .grow import grown
 from .products import products, unmade
@@ -200,7 +201,10 @@ def _found(
     made = {name for _, site in multiplied.found for name in site.nodes}
     convolved, unconvolved = convolutions(flow, free, unsupported, made)
     left.update(unconvolved)
-    matches += [(program, site, title(flow, site)) for program, site in (*multiplied.found, *convolved)]
+    attended, unattended = attentions(flow, unsupported)
+    left = {**unattended, **left}
+    takers = (*multiplied.found, *convolved, *attended)
+    matches += [(program, site, title(flow, site)) for program, site in takers]
     reasons = _left(flow, [site for _, site, _ in matches], left)
     lines = tuple(f"{flow.calls[name].target}: {reason}" for name, reason in reasons.items())
     return _Found(matches, reasons, lines)
@@ -248,6 +252,8 @@ def _left(flow: Flow, matches: Sequence[Match], why: dict[str, str]) -> dict[str
 
 def kind(program: Program) -> str:
     """Which skeleton's work this is; see facts.pattern.Pattern.kind."""
+    if attention_in(program):
+        return "attention"
     if program.product:
         return "product" if matrices_of(program, program.product) else "convolution"
     if not program.reduced:

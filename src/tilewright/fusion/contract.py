@@ -235,7 +235,7 @@ def _divided(
     inside = [parts.get(c, ((c, size),)) for c, size in zip(word, node.shape, strict=True)]
     sizes = [[1 if whole == 1 else size for _, size in part] for part, whole in zip(inside, node.shape, strict=True)]
     starts = [sum(map(len, inside[:d])) for d in range(len(inside))]
-    order = tuple(starts[d] + i for d in _memory(flow, node) for i in range(len(inside[d])))
+    order = tuple(starts[d] + i for d in memory(flow, node) for i in range(len(inside[d])))
     shape = tuple(size for part in sizes for size in part)
     spelt = "".join(new for part in inside for new, _ in part)
     return replace(node, op="reshape", shape=shape, dims=(), order=order), spelt
@@ -377,7 +377,7 @@ def _factor(flow: Flow, node: Node, letters: str, groups: tuple[str, ...], own: 
     order = (*thin, *(letters.index(c) for group in groups for c in group if c in own))
     sizes = {c: size for c, size in zip(letters, node.shape, strict=True) if c in own}
     bind = Bind(node=node.name, split=node.shape, order=order)
-    in_memory = "".join(letters[d] for d in _memory(flow, node) if node.shape[d] > 1)
+    in_memory = "".join(letters[d] for d in memory(flow, node) if node.shape[d] > 1)
     mine = tuple("".join(c for c in group if c in own) for group in groups)
     zeros = ALL_DIAGONALS
     if flow.graph.sparing and len(mine[-2]) == len(mine[-1]) == 1 and flow.nodes[node.name] is node:
@@ -398,10 +398,10 @@ def _lies(in_memory: str, groups: tuple[str, ...], sizes: dict[str, int]) -> tup
     return () if found == tuple(range(len(groups))) else found
 
 
-def _memory(flow: Flow, node: Node) -> tuple[int, ...]:
+def memory(flow: Flow, node: Node) -> tuple[int, ...]:
     """Dimensions of a value, outermost first, as they lie in memory; those of a permuted one as its source has them."""
     if node.op == "permute":
-        return tuple(node.dims.index(d) for d in _memory(flow, flow.nodes[node.sources[0]]))
+        return tuple(node.dims.index(d) for d in memory(flow, flow.nodes[node.sources[0]]))
     return node.order or tuple(range(len(node.shape)))
 
 

@@ -230,6 +230,36 @@ class Contraction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionOp:
+    """`result[i, d] = sum over k of weights[i, k] * value[i, k, d]`, of `dtype`: d is the domain's last dimension, i
+    counts the others, and k the `keys`. Positions of the accesses count the domain's dimensions, then k, then the
+    contracted dimension of size `depth`.
+
+    `scores` is a pointwise Program over (i, k). Its first operand is the product of query and key, summed in fp32 at
+    least; the others are the indexed operands named in `operands`, in order, aligned with (i, k). Its one output is the
+    score. `softmax`: the weights are the softmax of the scores over k, else the scores. A row whose scores are all
+    minus infinity gives NaN, or 0 where `empty_is_zero`.
+
+    `spares`: values where the weight is surely 0 need not be read, so that infinities there may come to nothing."""
+
+    result: str
+    query: Access
+    key: Access
+    value: Access
+    keys: int
+    depth: int
+    scores: Program
+    operands: tuple[str, ...]
+    dtype: str
+    softmax: bool = True
+    empty_is_zero: bool = False
+    spares: bool = False
+
+    op = "attention"
+    args = ()  # its operands are no values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
     """A value written to memory, contiguous, with its aligned shape.
 
@@ -249,12 +279,12 @@ class Program:
     A body with a Scan has that one alone and no Reduction; `reduced` is the Scan's dimension. One with a Contraction
     has Statements beside it, its epilogue, and Reductions of its rows, or of groups of columns: `reduced` is the last;
     of a convolution they are of its channels, of its places, or of windows of these (see `pooled`).
-    A dual GEMM is two Contractions of one left access, with Statements alone."""
+    A dual GEMM is two Contractions of one left access, with Statements alone. An Attention stands alone."""
 
     domain: tuple[int, ...]
     reduced: tuple[int, ...] = ()
     operands: tuple[Operand, ...]
-    body: tuple[Statement | Load | Reduction | Scan | Contraction, ...]
+    body: tuple[Statement | Load | Reduction | Scan | Contraction | AttentionOp, ...]
     outputs: tuple[Output, ...]
 
     @property
@@ -302,7 +332,7 @@ class Program:
 
     def _asked(self, operand: Operand) -> int:
         """Elements of an operand that are read; where Loads read them, with repetitions."""
-        if not operand.indexed or self.product:
+        if not operand.indexed or any(isinstance(i, Contraction | AttentionOp) for i in self.body):
             return prod(operand.shape)
         return sum(prod(self.aligned(load.result)) for load in self.loads if load.source == operand.name)
 
@@ -318,6 +348,11 @@ class Program:
         return tuple(size if d in dims else 1 for d, size in enumerate(self.domain))
 
 
+def attention_in(program: Program) -> AttentionOp | None:
+    """The attention that a Program is, if it is one."""
+    return next((item for item in program.body if isinstance(item, AttentionOp)), None)
+
+
 def _reach(program: Program) -> dict[str, frozenset[int]]:
     """The dimensions along which each value varies."""
     reach = {o.name: frozenset(d for d, size in enumerate(o.shape) if size > 1) for o in program.operands
@@ -328,7 +363,7 @@ def _reach(program: Program) -> dict[str, frozenset[int]]:
         elif isinstance(item, Scan):
             found = frozenset({item.dim}).union(*(reach[a] for a in item.args if isinstance(a, str)))
             reach.update(dict.fromkeys(item.results, found))
-        elif isinstance(item, Contraction):
+        elif isinstance(item, Contraction | AttentionOp):
             reach[item.result] = frozenset(d for d, size in enumerate(program.domain) if size > 1)
         elif isinstance(item, Statement) and item.op == "index":
             reach[item.result] = frozenset({int(item.args[0])})

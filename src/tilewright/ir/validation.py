@@ -13,6 +13,7 @@ from .program import (
     RANKED,
     REDUCTIONS,
     SCANS,
+    AttentionOp,
     Contraction,
     Load,
     Operand,
@@ -76,6 +77,10 @@ def validate(program: Program) -> None:
             continue
         if isinstance(item, Contraction):
             _validate_contraction(item, indexed, program)
+            define(item.result, item.dtype)
+            continue
+        if isinstance(item, AttentionOp):
+            _validate_attention(item, indexed, program)
             define(item.result, item.dtype)
             continue
         if isinstance(item, Scan):
@@ -163,6 +168,32 @@ def _validate_contraction(item: Contraction, indexed: Mapping[str, Operand], pro
             raise ValueError(f"{name!r}: {operand.name!r} is not read along all that is contracted, {item.over}")
     for band in item.within:
         _validate_steps(name, band.at, program.domain)
+
+
+def _validate_attention(item: AttentionOp, indexed: Mapping[str, Operand], program: Program) -> None:
+    name, whole = item.result, (*program.domain, item.keys, item.depth)
+    column, key, depth = range(len(program.domain) - 1, len(whole))
+    if len(program.body) > 1 or program.reduced or not program.domain:
+        raise ValueError(f"{name!r}: an attention stands alone")
+    for access, own, foreign in (
+        (item.query, depth, (column, key)), (item.key, depth, (column,)), (item.value, column, (depth,)),
+    ):  # fmt: skip
+        if access.operand not in indexed:
+            raise ValueError(f"{name!r}: {access.operand!r} is no indexed operand")
+        operand = indexed[access.operand]
+        _validate_access(access, operand, whole, indexed)
+        read = {d for position in access.at for d, _ in position.steps}
+        if access.at[-1] != Position(steps=((own, 1),)) or read & set(foreign) or operand.dtype != item.dtype:
+            raise ValueError(f"{name!r}: {operand.name!r} is no factor of its products")
+    scores, rows = item.scores, (*program.domain[:-1], item.keys)
+    validate(scores)
+    if scores.domain != rows or scores.operands[0].shape != rows or [o.shape for o in scores.outputs] != [rows]:
+        raise ValueError(f"{name!r}: its scores are not over {rows}")
+    if any(not isinstance(i, Statement) or i.op == "inside" for i in scores.body):
+        raise ValueError(f"{name!r}: its scores are no pointwise program")
+    given = [(indexed[n].dtype, indexed[n].shape) if n in indexed else None for n in item.operands]
+    if given != [(o.dtype, o.shape) for o in scores.operands[1:]]:
+        raise ValueError(f"{name!r}: {item.operands} are not the operands that its scores read")
 
 
 def _validate_access(

@@ -9,6 +9,8 @@ from ..facts.candidate import SourceFile
 from ..facts.device import Device
 from ..facts.space import Point, Space
 from ..ir.program import Program
+from .attention import cpu as attention_cpu
+from .attention import renderer as attention
 from .conv import renderer as conv
 from .cpu import renderer as cpu
 from .depthwise import renderer as depthwise
@@ -17,7 +19,16 @@ from .gemm import renderer as gemm
 from .realiser import Fit, Realiser, Refused
 from .rows import renderer as rows
 
-REALISERS: tuple[Realiser, ...] = (conv, gemm, ampere, depthwise, rows, cpu)  # the first that fits makes a program
+REALISERS: tuple[Realiser, ...] = (
+    attention,
+    attention_cpu,
+    conv,
+    gemm,
+    ampere,
+    depthwise,
+    rows,
+    cpu,
+)  # the first that fits makes a program
 
 
 @dataclass(frozen=True, slots=True)

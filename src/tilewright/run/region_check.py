@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..facts.pattern import Choice, Match, Pattern, Region
 from ..ir.graph import Graph, Node, Ref, Struct, refs
+from ..ir.program import attention_in
 from ..judge.candidate_process.load import last_line
 from ..judge.check import metric
 from ..judge.reference_process.widened import Widened
@@ -151,6 +152,8 @@ def _terms(plan: Unsearched, choice: Choice) -> int:
         return max((size for n in plan.graph.nodes if n.name in inside for size in n.shape), default=1)
     program = _pattern(plan, choice).program
     sums = [prod(product.over) for product in program.products]
+    whole = attention_in(program)
+    sums += [whole.keys, whole.depth] if whole is not None else []
     return max(program.inner_size, *sums, 1)
 
 

@@ -120,6 +120,8 @@ def _is_bare(pattern: Pattern, graph: Graph, machine: Machine) -> bool:
     product = pattern.program.product
     if len({n.origin for n in graph.nodes if n.name in pattern.matches[0].nodes}) > 1:
         return False
+    if pattern.kind == "attention":
+        return True
     if product is None or product.prologues or machine.target != "cuda":
         return pattern.kind == "pointwise"
     return not _is_wide_product(pattern, machine)

@@ -254,7 +254,8 @@ def test_a_transformer_block() -> None:
         ("linear", "product"), ("layer_norm -> linear", "product"), ("matmul", "product"), ("matmul", "product"),
         ("scale -> triu -> mask -> softmax -> matmul", "product"), ("linear", "product"), ("linear", "product"),
         ("linear -> add", "product"), ("gelu -> mul -> linear -> add", "product"),
-        ("linear -> gelu -> mul", "product")]  # fmt: skip
+        ("linear -> gelu -> mul", "product"),
+        ("matmul -> scale -> triu -> mask -> softmax -> matmul -> clone", "attention")]  # fmt: skip
     assert {line.split(":")[0] for line in matched.unmatched} <= {"aten.clone.default"}
 
 
@@ -306,4 +307,4 @@ def test_empty_and_foreign_values_stay_with_torch() -> None:
 def test_a_large_module_is_matched_in_seconds() -> None:
     layers = [Block(16, 2) for _ in range(6)]
     matched = fused(nn.Sequential(*layers), torch.randn(1, 5, 16))
-    assert [len(p.matches) for p in matched.patterns] == [1, 6, 6, 6, 5, 1, 6, 1, 6, 6, 6, 6, 6, 5, 5, 1, 1, 6]
+    assert [len(p.matches) for p in matched.patterns] == [1, 6, 6, 6, 5, 1, 6, 1, 6, 6, 6, 6, 6, 5, 5, 1, 1, 6, 6]

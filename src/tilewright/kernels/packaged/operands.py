@@ -67,12 +67,13 @@ def _has(fused: Any, rows: int, device: Any) -> bool:
 
 
 def adapt_products() -> None:
-    """The same of `FusedProduct`, and of `FusedConv` where it is there, which take operands of the Spec's shapes
-    alone."""
+    """The same of `FusedProduct`, and of `FusedConv` and `FusedAttention` where they are there, which take operands of
+    the Spec's shapes alone."""
     host = import_module(".cuda.gemm.host.fused", __package__)
     _adapt_whole(host, host.FusedProduct)
-    if find_spec(".cuda.conv", __package__) is not None:
-        _adapt_whole(host, import_module(".cuda.conv.fused", __package__).FusedConv)
+    for folder, name in (("conv", "FusedConv"), ("attention", "FusedAttention")):
+        if find_spec(f".cuda.{folder}", __package__) is not None:
+            _adapt_whole(host, getattr(import_module(f".cuda.{folder}.fused", __package__), name))
 
 
 def _adapt_whole(host: Any, fused: Any) -> None:

@@ -107,7 +107,8 @@ def safe_names(program: Program) -> Program:
 
     return replace(
         program, operands=tuple(replace(o, name=new[o.name]) for o in program.operands),
-        body=tuple(body(i) for i in program.body), outputs=tuple(replace(o, name=new[o.name]) for o in program.outputs),
+        body=tuple(body(i) for i in program.body),  # type: ignore[arg-type]  # no attention comes here
+        outputs=tuple(replace(o, name=new[o.name]) for o in program.outputs),
     )  # fmt: skip
 
 

@@ -19,7 +19,8 @@ from tilewright.facts.rule import Rule
 from .rules import rules
 
 _TAGS = ("architectures", "operations", "dtypes")
-_OPERATIONS = {"cuda/gemm": ("product",), "cuda/conv": ("convolution",)}  # of skeletons for tensor cores
+# Of skeletons for tensor cores.
+_OPERATIONS = {"cuda/gemm": ("product",), "cuda/conv": ("convolution",), "cuda/attention": ("attention",)}
 _ARCHITECTURES = {**ARCHITECTURES, **dict.fromkeys(_OPERATIONS, (DEVICES["h200"].architecture,))}
 
 

@@ -1,0 +1,114 @@
+"""A Program that makes attention's weights of scores, as the scores' own Program and what normalises them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from tilewright.ir.program import Output, Program, Reduction, Statement
+
+_FLOATS = ("f64", "f32", "f16", "bf16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """`program` is pointwise and gives the scores; the weights are their `softmax` along `reduced`, or they
+    themselves."""
+
+    program: Program
+    softmax: bool
+    reduced: int | None
+
+
+def scores_of(weights: Program) -> Scores | None:
+    """What a Program of one output computes; None where it is neither pointwise nor a softmax of what is."""
+    made = {r: item for item in weights.body for r in _results(item)}
+    (output,) = weights.outputs
+    if any(not isinstance(item, Statement | Reduction) or item.op == "inside" for item in weights.body):
+        return None
+    if not weights.reduced:
+        return Scores(program=weights, softmax=False, reduced=None)
+    score = _normalised(weights, made, output.name)
+    if score is None or len(weights.reduced) != 1:
+        return None
+    body = _needed(made, score)
+    if body is None:
+        return None
+    dtypes = {o.name: o.dtype for o in weights.operands} | {i.result: i.dtype for i in body}
+    read = {a for item in body for a in item.args if isinstance(a, str)} | {score}
+    if any(o.name not in read for o in weights.operands):
+        return None
+    given = Output(name=score, dtype=dtypes[score], shape=weights.domain)
+    program = replace(weights, reduced=(), body=body, outputs=(given,))
+    return Scores(program=program, softmax=True, reduced=weights.reduced[0])
+
+
+def _results(item: object) -> tuple[str, ...]:
+    return item.results if isinstance(item, Reduction) else (getattr(item, "result"),)  # noqa: B009
+
+
+def _normalised(weights: Program, made: Mapping[str, object], name: str) -> str | None:
+    """The value of which this one is the softmax: exp(value - its largest) / the sum of these."""
+    name = _converted(made, name)
+    share = made.get(name)
+    if not isinstance(share, Statement) or share.op != "div" or not all(isinstance(a, str) for a in share.args):
+        return None
+    above, below = (_converted(made, str(a)) for a in share.args)
+    power = made.get(above)
+    apart = made.get(_converted(made, str(power.args[0]))) if _is(power, "exp") else None  # type: ignore[attr-defined]
+    if not isinstance(apart, Statement) or apart.op != "sub" or not all(isinstance(a, str) for a in apart.args):
+        return None
+    score, largest = (_converted(made, str(a)) for a in apart.args)
+    top, total = made.get(largest), made.get(below)
+    if not isinstance(top, Reduction) or not isinstance(total, Reduction):
+        return None
+    if top.op == total.op == "softmax_stats":
+        same = top is total and top.results == (largest, below) and _converted(made, top.arg) == score
+        return score if same else None
+    both = (top.op, total.op) == ("max", "sum") and _converted(made, top.arg) == score
+    return score if both and _converted(made, total.arg) == above else None
+
+
+def _is(item: object, op: str) -> bool:
+    return isinstance(item, Statement) and item.op == op
+
+
+def _converted(made: Mapping[str, object], name: str) -> str:
+    """The value of which this one is a conversion between floating types, or itself."""
+    item = made.get(name)
+    while isinstance(item, Statement) and item.op == "to" and item.dtype in _FLOATS and isinstance(item.args[0], str):
+        source = made.get(item.args[0])
+        if source is not None and getattr(source, "dtype") not in _FLOATS:  # noqa: B009
+            break
+        name, item = item.args[0], source
+    return name
+
+
+def _needed(made: Mapping[str, object], name: str) -> tuple[Statement, ...] | None:
+    """The statements that make a value, in order; None where a reduction is among them."""
+    wanted, todo = set[str](), [name]
+    while todo:
+        item = made.get(todo.pop())
+        if isinstance(item, Reduction):
+            return None
+        if isinstance(item, Statement) and item.result not in wanted:
+            wanted.add(item.result)
+            todo += [a for a in item.args if isinstance(a, str)]
+    return tuple(i for i in made.values() if isinstance(i, Statement) and i.result in wanted)
+
+
+def renumbered(program: Program, order: tuple[int, ...], domain: tuple[int, ...]) -> Program:
+    """A pointwise Program over other dimensions: `order[d]` is where its dimension d lies in `domain`, of which the
+    others have size 1. Operands keep their elements; they are permuted as the domain is."""
+    home = {place: d for d, place in enumerate(order)}
+
+    def shape(of: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(of[home[d]] if d in home else 1 for d in range(len(domain)))
+
+    body = tuple(
+        replace(i, args=(order[int(i.args[0])],)) if isinstance(i, Statement) and i.op == "index" else i
+        for i in program.body
+    )
+    operands = tuple(replace(o, shape=shape(o.shape), order=()) for o in program.operands)
+    outputs = tuple(replace(o, shape=shape(o.shape)) for o in program.outputs)
+    return replace(program, domain=domain, body=body, operands=operands, outputs=outputs)

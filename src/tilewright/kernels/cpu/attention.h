@@ -1,0 +1,318 @@
+// Attention without its scores in memory: blocks of queries, each over tiles of keys with a running maximum and sum.
+//
+//   lanes     queries: QV vectors of them are a block. All that a query has (its largest score, sums, results) is one lane,
+//             so nothing is reduced across lanes, and keys and values are read as they lie, a number at a time
+//   a tile    scores[key][query] = sum over d of key[key][d] * query[d][query]
+//             weights = exp(scores - the largest so far)
+//             results[column][query] = results * exp(the largest before - now) + sum over keys of value * weights
+//
+// The sums of a tile are added up by themselves, then to the results, so that long rows lose nothing.
+#pragma once
+
+#include "entry.h"
+
+#ifndef TW_KEYS
+#define TW_KEYS 48  // of a tile, a multiple of 12
+#endif
+
+namespace tilewright {
+
+constexpr int QV = 2;                                // vectors of queries
+constexpr int AT_ONCE = REGISTER_BYTES == 64 ? 12 : 6;  // keys, or columns, whose sums are in registers
+constexpr int QUERIES = QV * LANES;
+
+// A tensor of `RANK` dimensions: where it begins, and its steps in elements.
+template <int RANK>
+struct Strided {
+  char* base = nullptr;
+  int64_t step[RANK > 0 ? RANK : 1] = {};
+};
+
+// A dimension of a factor's batch: the index along a dimension of the domain / each % size.
+struct BatchStep {
+  int dim;
+  int64_t each, size;
+};
+
+// A factor's layer at these indices, its step from row to row and from column to column.
+template <class T>
+struct Layer {
+  const T* base;
+  int64_t row, column;
+};
+
+template <class F>
+Layer<typename F::Element> layer_at(const Strided<F::RANK>& tensor, const int64_t* index) {
+  using T = typename F::Element;
+  const T* base = reinterpret_cast<const T*>(tensor.base);
+  int64_t row = 0;
+  for (int k = 0, b = 0; k < F::RANK - 1; ++k) {
+    if (k == F::ROWS_AT) {
+      row = tensor.step[k];
+    } else {
+      const BatchStep s = F::BATCH[b++];
+      base += index[s.dim] / s.each % s.size * tensor.step[k];
+    }
+  }
+  return {base, row, tensor.step[F::RANK - 1]};
+}
+
+// One number of a tensor, as its values are.
+template <class T>
+TW_INLINE float number(const T* at) {
+  return load_splat(at)[0];
+}
+
+// `count` rows of a layer from `first` on as fp32 numbers side by side: where they lie, or copied into `room`.
+template <int COLUMNS, class T>
+TW_INLINE const float* rows_of(const Layer<T>& layer, int64_t first, int count, float* room, int64_t* apart) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (layer.column == 1) {
+      *apart = layer.row;
+      return layer.base + first * layer.row;
+    }
+  }
+  *apart = COLUMNS;
+  for (int n = 0; n < count; ++n) {
+    const T* from = layer.base + (first + n) * layer.row;
+    int d = 0;
+    if (layer.column == 1) {
+      for (; d + LANES <= COLUMNS; d += LANES) store(room + n * COLUMNS + d, load(from + d));
+    }
+    for (; d < COLUMNS; ++d) room[n * COLUMNS + d] = number(from + d * layer.column);
+  }
+  return room;
+}
+
+// `COUNT` sums over `length` of factors[i * apart + k * along] * vectors[k].
+template <int COUNT>
+TW_INLINE void sums(const float* factors, int64_t apart, int64_t along, int64_t length, const F32 (*vectors)[QV], F32 (*made)[QV]) {
+  F32 total[COUNT][QV] = {};
+  for (int64_t k = 0; k < length; ++k) {
+    F32 own[QV];
+#pragma GCC unroll 4
+    for (int v = 0; v < QV; ++v) own[v] = vectors[k][v];
+#pragma GCC unroll 16
+    for (int i = 0; i < COUNT; ++i) {
+      const F32 factor = f32(factors[i * apart + k * along]);
+#pragma GCC unroll 4
+      for (int v = 0; v < QV; ++v) total[i][v] = fma(factor, own[v], total[i][v]);
+    }
+  }
+  for (int i = 0; i < COUNT; ++i) {
+    for (int v = 0; v < QV; ++v) made[i][v] = total[i][v];
+  }
+}
+
+// The same for any number of them.
+TW_INLINE void all_sums(int count, const float* factors, int64_t apart, int64_t along, int64_t length, const F32 (*vectors)[QV], F32 (*made)[QV]) {
+  int i = 0;
+  for (; i + AT_ONCE <= count; i += AT_ONCE) sums<AT_ONCE>(factors + i * apart, apart, along, length, vectors, made + i);
+  for (; i < count; ++i) sums<1>(factors + i * apart, apart, along, length, vectors, made + i);
+}
+
+// Where a score is: the first lane's query, the key, and the indices of the batch.
+template <class P>
+struct ScoreAt {
+  const Strided<P::RANK>* operands;  // at this place in the batch
+  const int64_t* batch;
+  int64_t row, key;
+
+  template <int D, class V>
+  TW_INLINE V index() const {
+    if constexpr (D == P::RANK - 1) {
+      return splat<V>(static_cast<element_t<V>>(key));
+    } else if constexpr (D == P::ROW) {
+      return splat<V>(static_cast<element_t<V>>(row)) + cast<V>(iota());
+    } else {
+      return splat<V>(static_cast<element_t<V>>(batch[D]));
+    }
+  }
+
+  // Operand number O; of queries behind the last the last one's.
+  template <int O, class T>
+  TW_INLINE auto operand() const {
+    const Strided<P::RANK>& own = operands[O];
+    const int64_t step = own.step[P::ROW];
+    const T* at = reinterpret_cast<const T*>(own.base) + key * own.step[P::RANK - 1];
+    if (step == 0) return load_splat(at);
+    if (step == 1 && row + LANES <= P::ROWS) return load(at + row);
+    typename Memory<T>::Raw raw;
+    for (int lane = 0; lane < LANES; ++lane) {
+      const int64_t r = row + lane < P::ROWS ? row + lane : P::ROWS - 1;
+      std::memcpy(reinterpret_cast<char*>(&raw) + lane * sizeof(T), at + r * step, sizeof(T));
+    }
+    return Memory<T>::up(raw);
+  }
+};
+
+template <class P>
+struct Attention {
+  Strided<P::Query::RANK> query;
+  Strided<P::Key::RANK> key;
+  Strided<P::Value::RANK> value;
+  Strided<P::RANK> operands[P::OPERANDS > 0 ? P::OPERANDS : 1];
+  char* out;
+
+  static constexpr int64_t BLOCKS = (P::ROWS + QUERIES - 1) / QUERIES;
+
+  struct Room {
+    F32 query[P::DEPTH][QV], scores[TW_KEYS][QV], results[P::COLUMNS][QV], wave[P::COLUMNS][QV];
+    float keys[TW_KEYS * P::DEPTH], values[TW_KEYS * P::COLUMNS];
+  };
+
+  // Block number `unit` of the whole: of the batch, and within it of the queries.
+  void work(int64_t unit, Room& room) const {
+    int64_t index[P::RANK] = {};
+    int64_t left = unit / BLOCKS;
+    const int64_t first = unit % BLOCKS * QUERIES;
+    for (int d = P::RANK - 2; d >= 0; --d) {
+      if (d == P::ROW) continue;
+      index[d] = left % P::DOMAIN[d];
+      left /= P::DOMAIN[d];
+    }
+    const auto q = layer_at<typename P::Query>(query, index);
+    const auto k = layer_at<typename P::Key>(key, index);
+    const auto v = layer_at<typename P::Value>(value, index);
+    Strided<P::RANK> own[P::OPERANDS > 0 ? P::OPERANDS : 1];
+    for (int o = 0; o < P::OPERANDS; ++o) {
+      own[o] = operands[o];
+      for (int d = 0; d < P::RANK - 1; ++d) {
+        if (d != P::ROW) own[o].base += index[d] * own[o].step[d] * P::operand_bytes[o];
+      }
+    }
+    for (int64_t d = 0; d < P::DEPTH; ++d) {
+      for (int lane = 0; lane < QUERIES; ++lane) {
+        const bool there = first + lane < P::ROWS;
+        room.query[d][lane / LANES][lane % LANES] = there ? number(q.base + (first + lane) * q.row + d * q.column) : 0.0f;
+      }
+    }
+    for (int64_t c = 0; c < P::COLUMNS; ++c) {
+      for (int j = 0; j < QV; ++j) room.results[c][j] = F32{};
+    }
+    F32 top[QV], total[QV];
+    for (int j = 0; j < QV; ++j) top[j] = f32(-INFINITY), total[j] = F32{};
+    int64_t begin = 0, end = P::KEYS;
+    if (P::LOW != INT64_MIN) begin = std::max<int64_t>(begin, first + P::LOW);
+    if (P::HIGH != INT64_MAX) end = std::min<int64_t>(end, first + QUERIES + P::HIGH);
+    for (int64_t at = begin; at < end; at += TW_KEYS) {
+      const int count = static_cast<int>(std::min<int64_t>(TW_KEYS, end - at));
+      tile(room, {own, index, first, at}, count, k, v, top, total);
+    }
+    F32 by[QV];
+    for (int j = 0; j < QV; ++j) {
+      by[j] = f32(1.0f);
+      if constexpr (P::SOFTMAX) by[j] = 1.0f / (P::EMPTY_IS_ZERO ? where(mask(total[j] == 0.0f), f32(1.0f), total[j]) : total[j]);
+    }
+    write(room, index, first, by);
+  }
+
+  template <class K, class V>
+  TW_INLINE void tile(Room& room, ScoreAt<P> at, int count, const K& k, const V& v, F32* top, F32* total) const {
+    int64_t apart;
+    const int64_t first = at.key;
+    const float* keys = rows_of<P::DEPTH>(k, first, count, room.keys, &apart);
+    all_sums(count, keys, apart, 1, P::DEPTH, room.query, room.scores);
+    const int64_t row = at.row;
+    F32 onto[QV];
+    for (int j = 0; j < QV; ++j) {
+      at.row = row + j * LANES;
+      F32 most = top[j];
+      for (int n = 0; n < count; ++n) {
+        at.key = first + n;
+        const F32 score = P::score(at, room.scores[n][j]);
+        room.scores[n][j] = score;
+        most = score > most ? score : most;
+      }
+      if constexpr (P::SOFTMAX) {
+        const F32 base = where(mask(most == -INFINITY), F32{}, most);
+        onto[j] = exp(top[j] - base);
+        top[j] = most;
+        F32 sum = F32{};
+        for (int n = 0; n < count; ++n) {
+          room.scores[n][j] = exp(room.scores[n][j] - base);
+          sum += room.scores[n][j];
+        }
+        total[j] = total[j] * onto[j] + sum;
+      }
+    }
+    const float* values = rows_of<P::COLUMNS>(v, first, count, room.values, &apart);
+    all_sums(P::COLUMNS, values, 1, apart, count, room.scores, room.wave);
+    for (int64_t c = 0; c < P::COLUMNS; ++c) {
+      for (int j = 0; j < QV; ++j) {
+        const F32 before = P::SOFTMAX ? room.results[c][j] * onto[j] : room.results[c][j];
+        room.results[c][j] = before + room.wave[c][j];
+      }
+    }
+  }
+
+  TW_INLINE void write(const Room& room, const int64_t* index, int64_t first, const F32* by) const {
+    using T = typename P::Element;
+    int64_t start = 0, step = 1, row = 0;
+    for (int d = P::RANK - 1; d >= 0; --d) {
+      if (d == P::ROW) row = step;
+      start += index[d] * step;
+      step *= P::DOMAIN[d];
+    }
+    T* to = reinterpret_cast<T*>(out) + start + first * row;
+    for (int64_t c = 0; c < P::COLUMNS; ++c) {
+      for (int j = 0; j < QV; ++j) {
+        const auto raw = Memory<T>::down(room.results[c][j] * by[j]);
+        for (int lane = 0; lane < LANES && first + j * LANES + lane < P::ROWS; ++lane) {
+          std::memcpy(to + (j * LANES + lane) * row + c, reinterpret_cast<const char*>(&raw) + lane * sizeof(T), sizeof(T));
+        }
+      }
+    }
+  }
+};
+
+// Sets a tensor's place, or an error.
+template <int RANK>
+bool strided(Strided<RANK>& made, const TVMFFIAny* values, int argument, int code, int bytes, const int64_t* shape) {
+  const DLTensor* tensor = expected(values, argument, code, bytes, shape, RANK);
+  if (tensor == nullptr) return false;
+  made.base = start_of(tensor);
+  int64_t dense = 1;
+  for (int d = RANK - 1; d >= 0; --d) {
+    made.step[d] = shape[d] == 1 ? 0 : tensor->strides ? tensor->strides[d] : dense;
+    dense *= shape[d];
+  }
+  return true;
+}
+
+template <class P>
+int attend(const TVMFFIAny* values, int32_t count, TVMFFIAny* result) {
+  constexpr int TENSORS = 3 + P::OPERANDS + 1;
+  if (count != TENSORS + 2) return refuse("TypeError", count, "wrong number of arguments");
+  Attention<P> whole;
+  if (!strided(whole.query, values, 0, P::CODE, sizeof(typename P::Element), P::Query::SHAPE)) return -1;
+  if (!strided(whole.key, values, 1, P::CODE, sizeof(typename P::Element), P::Key::SHAPE)) return -1;
+  if (!strided(whole.value, values, 2, P::CODE, sizeof(typename P::Element), P::Value::SHAPE)) return -1;
+  for (int o = 0; o < P::OPERANDS; ++o) {
+    if (!strided(whole.operands[o], values, 3 + o, P::operand_code[o], P::operand_bytes[o], P::operand_shape[o])) return -1;
+  }
+  Strided<P::RANK> out;
+  if (!strided(out, values, 3 + P::OPERANDS, P::CODE, sizeof(typename P::Element), P::DOMAIN)) return -1;
+  whole.out = out.base;
+  int64_t units = Attention<P>::BLOCKS;
+  for (int d = 0; d < P::RANK - 1; ++d) units *= d == P::ROW ? 1 : P::DOMAIN[d];
+  const int threads = static_cast<int>(std::min<int64_t>(values[TENSORS].v_int64, units));
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<typename Attention<P>::Room> room(1);
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t unit = units - 1; unit >= 0; --unit) whole.work(unit, room[0]);
+  }
+  result->type_index = kTVMFFIInt;
+  result->zero_padding = 0;
+  result->v_int64 = 0;
+  return 0;
+}
+
+}  // namespace tilewright
+
+#define TW_EXPORT_ATTENTION(P)                                                                              \
+  extern "C" __attribute__((visibility("default"))) int __tvm_ffi_run(void*, const TVMFFIAny* values,       \
+                                                                      int32_t count, TVMFFIAny* result) {  \
+    return tilewright::attend<P>(values, count, result);                                                    \
+  }

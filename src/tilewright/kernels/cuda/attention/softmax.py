@@ -1,0 +1,90 @@
+"""The online softmax of the scores that a thread holds: two rows, 8 apart, of which four neighbouring lanes have a pair
+of every 8 columns each.
+
+    top      largest score of a row so far, over its four lanes
+    total    sum of exp2((score - top) factor), of a lane
+    onto     what results and sums are multiplied with, that were relative to the largest before
+
+Of a row that has seen nothing but minus infinity the largest counts as 0, so that its weights are 0 and not NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cutlass import Float32, cute
+
+from ..common import math as m
+
+LOG2_E = 1.4426950408889634
+ROWS = 2
+_LANES = (1, 2)  # distances among the four lanes of a row
+_LEAST = float("-inf")
+
+
+def exp2(x: Any) -> Any:
+    """Off by 2^-22 of it at most; of what is below 2^-126, 0."""
+    text = "ex2.approx.ftz.f32 {$w0}, {$r0};"
+    return Float32(cute.arch.inline_ptx(text, write_only_types=[Float32], read_only_args=[Float32(x)]))
+
+
+def fused(x: Any, y: Any, z: Any) -> Any:
+    """x y + z, rounded once."""
+    text = "fma.rn.f32 {$w0}, {$r0}, {$r1}, {$r2};"
+    given = [Float32(v) for v in (x, y, z)]
+    return Float32(cute.arch.inline_ptx(text, write_only_types=[Float32], read_only_args=given))
+
+
+def row_of(i: int) -> int:
+    """The row, of a thread's two, of number i of its scores."""
+    return i // 2 % 2
+
+
+class OnlineSoftmax:
+    """`factor`: scores times it are exponents of 2. `shift`: weights, and their sum, are 2^shift times
+    as large."""
+
+    def __init__(self, factor: Any, *, shift: int = 0) -> None:
+        self.factor, self.shift = factor, shift
+        self.top, self.total, self.onto = (cute.make_rmem_tensor((ROWS,), Float32) for _ in range(3))
+        self.top.fill(_LEAST)
+        self.total.fill(0.0)
+        self.onto.fill(1.0)
+
+    def weigh(self, scores: Any) -> None:
+        """Scores become weights."""
+        size = cute.size(scores)
+        for r in range(ROWS):
+            mine = [i for i in range(size) if row_of(i) == r]
+            top = self.top[r]
+            for i in mine:
+                top = cute.arch.fmax(top, scores[i])
+            for lanes in _LANES:
+                top = cute.arch.fmax(top, cute.arch.shuffle_sync_bfly(top, offset=lanes))
+            base = m.select(top == Float32(_LEAST), Float32(0.0), top) * self.factor
+            self.onto[r] = exp2(self.top[r] * self.factor - base)
+            self.top[r] = top
+            total = self.total[r] * self.onto[r]
+            base = base - Float32(float(self.shift)) if self.shift else base
+            for i in mine:
+                scores[i] = exp2(fused(scores[i], self.factor, -base))
+                total = total + scores[i]
+            self.total[r] = total
+
+    def inverse(self, r: int, *, empty_is_zero: bool) -> Any:
+        """1 / the sum of a row's weights, over its lanes."""
+        total = self.total[r]
+        for lanes in _LANES:
+            total = total + cute.arch.shuffle_sync_bfly(total, offset=lanes)
+        if empty_is_zero:
+            total = m.select(total == Float32(0.0), Float32(1.0), total)
+        return Float32(1.0) / total
+
+    def logarithm(self, r: int) -> Any:
+        """log(sum of exp(score)) of a row, over its lanes."""
+        total = self.total[r]
+        for lanes in _LANES:
+            total = total + cute.arch.shuffle_sync_bfly(total, offset=lanes)
+        largest = m.select(self.top[r] == Float32(_LEAST), Float32(0.0), self.top[r])
+        exponent = largest * self.factor + cute.math.log2(total) - Float32(float(self.shift))
+        return exponent * Float32(1 / LOG2_E)

@@ -1,0 +1,1 @@
+"""Attention: which regions the skeletons take, and their files."""

@@ -1,0 +1,193 @@
+"""Attention for CPUs: blocks of queries over tiles of keys, in C++; the scores are never in memory."""
+
+from __future__ import annotations
+
+from ...facts.candidate import SourceFile
+from ...facts.device import Device
+from ...facts.problem import Target
+from ...facts.space import Knob, Point, Space, point
+from ...ir.program import DTYPE_BYTES, Program, Statement, attention_in
+from ...kernels.cuda.attention.shape import AttentionShape, Layers
+from ..cpu import renderer as cpu
+from ..cpu.text import MEMORY, VALUE, CannotRender, Writer, convert
+from ..float8 import computes_in_float8, rounded_once
+from ..realiser import Fit, Refused, copied, refused
+from .shape import attention_of, scores_of, shape_of
+
+target: Target = "cpu"
+digest, writers = "attention", ("attention/cpu.py", "attention/shape.py", "attention/visible.py", "cpu/text.py")
+_TYPES = ("f32", "f16", "bf16")
+_CODES = {"f": "kDLFloat", "b": "kDLBfloat", "i": "kDLInt", "u": "kDLUInt"}  # by a dtype's first letter
+_READ = ("f32", "f16", "bf16", "i64", "i32", "bool")
+_MOST_COLUMNS = 512
+_LEAST_SCORES = 1 << 12
+_KEYS = Knob(name="keys", values=(24, 48, 96), about="keys of a tile")
+
+
+def fits(program: Program, device: Device) -> Fit | Refused:
+    """See `realiser`."""
+    if attention_in(program) is None:
+        return Refused("no attention", foreign=True)
+    shape = shape_of(program)
+    if shape is None:
+        return Refused("attention whose factors are not layers of rows")
+    return refused(_unsupported(program, shape), ranked=True)
+
+
+def points(program: Program, device: Device) -> Space:
+    """See `realiser`."""
+    return Space(knobs=(_KEYS,), points=tuple(point(keys=n) for n in (48, 96, 24)))
+
+
+def render(program: Program, name: str, point: Point, device: Device) -> tuple[SourceFile, ...]:
+    """`NAME.cpp` and `NAME.py`."""
+    return (
+        SourceFile(path=f"{name}.cpp", text=_source(program)),
+        SourceFile(path=f"{name}.py", text=_PYTHON.format(
+            name=name, knobs=repr(dict(point)), legal=repr({_KEYS.name: _KEYS.values}),
+            outputs=repr(tuple((o.shape, o.dtype) for o in program.outputs)), count=len(program.operands),
+            reads=", ".join(o.name for o in program.operands),
+        )),
+    )  # fmt: skip
+
+
+def skeleton_files() -> tuple[SourceFile, ...]:
+    """The headers and the launcher."""
+    return (*cpu.skeleton_files(), *copied(["cpu/attention.h"]))
+
+
+_PYTHON = '''"""Attention; built from {name}.cpp on first use."""
+
+from pathlib import Path
+
+from tilewright_kernels.cpu.launch import Kernel
+from tilewright_kernels.ops import torch_op
+
+KNOBS = {knobs}
+_OUTPUTS = {outputs}
+
+_kernel = Kernel(Path(__file__).with_suffix(".cpp"), outputs=_OUTPUTS, knobs=KNOBS, legal={legal})
+configure = _kernel.configure
+# run({reads})
+run = torch_op("{name}", _kernel.launch, _OUTPUTS, {count})
+'''
+_TEXT = """\
+// Attention over {domain}, {keys} keys.
+{widest}#include "attention.h"
+
+using namespace tilewright;
+
+struct Program {{
+  using Element = {element};
+  static constexpr int RANK = {rank}, ROW = {row}, CODE = {code}, OPERANDS = {count};
+  static constexpr int64_t DOMAIN[] = {sizes};
+  static constexpr int64_t ROWS = {rows}, KEYS = {keys}, LOW = {low}, HIGH = {high};
+  static constexpr int DEPTH = {depth}, COLUMNS = {columns};
+  static constexpr bool SOFTMAX = {softmax}, EMPTY_IS_ZERO = {empty};
+{factors}
+{operands}
+  template <class At>
+  static TW_INLINE F32 score([[maybe_unused]] const At& at, F32 score) {{
+{body}
+  }}
+}};
+
+TW_EXPORT_ATTENTION(Program)
+"""
+
+
+def _unsupported(program: Program, shape: AttentionShape) -> str | None:
+    """Why the skeleton can't, or shouldn't, make this attention; None if it does."""
+    item = attention_of(program)
+    others = [o for o in program.operands if o.name in item.operands]
+    if program.operands[0].dtype not in _TYPES:
+        return f"attention in {program.operands[0].dtype} has no skeleton"
+    if not {o.dtype for o in others} <= set(_READ):
+        return "scores of other types than fp32, fp16, bf16, integers and booleans"
+    if any(i.dtype == "f64" for i in item.scores.body) or computes_in_float8(item.scores):
+        return "scores in float64 or in float8"
+    if max(shape.depth, shape.columns) > _MOST_COLUMNS:
+        return f"heads of more than {_MOST_COLUMNS} columns"
+    if shape.batches * shape.rows * shape.keys < _LEAST_SCORES:
+        return "an attention so small is all launch"
+    if shape.rows == 1:
+        return "a single query: the lanes of its block would be idle"
+    try:
+        _source(program)
+    except CannotRender as reason:
+        return str(reason)
+    return None
+
+
+def _source(program: Program) -> str:
+    shape = shape_of(program)
+    assert shape is not None
+    item = attention_of(program)
+    named = {o.name: o for o in program.operands}
+    others = [named[n] for n in item.operands]
+    low, high = shape.visible if item.spares else (None, None)
+    wide, body = _score(program)
+    return _TEXT.format(
+        domain=program.domain, keys=shape.keys, widest="#define TW_WIDEST 8\n" if wide else "",
+        element=MEMORY[program.operands[0].dtype], rank=len(program.domain), row=shape.row,
+        code=_code(program.operands[0].dtype), count=len(others), sizes=_braces(program.domain), rows=shape.rows,
+        low="INT64_MIN" if low is None else low, high="INT64_MAX" if high is None else high, depth=shape.depth,
+        columns=shape.columns, softmax=_bool(item.softmax), empty=_bool(item.empty_is_zero),
+        factors="\n".join(
+            _factor(name, layers, o.shape)
+            for name, layers, o in zip(
+                ("Query", "Key", "Value"), (shape.query, shape.key, shape.value), program.operands, strict=False
+            )
+        ),
+        operands="\n".join((
+            f"  static constexpr int operand_code[] = {_braces([_code(o.dtype) for o in others] or [0])};",
+            f"  static constexpr int operand_bytes[] = {_braces([DTYPE_BYTES[o.dtype] for o in others] or [0])};",
+            f"  static constexpr int64_t operand_shape[][{len(program.domain)}] = "
+            f"{_braces([_braces(o.shape) for o in others] or [_braces([0])])};",
+        )),
+        body="\n".join(body),
+    )  # fmt: skip
+
+
+def _factor(name: str, layers: Layers, shape: tuple[int, ...]) -> str:
+    steps = [_braces((s.dim, s.each, s.size)) for s in layers.batch] or ["{0, 1, 1}"]
+    return "\n".join((
+        f"  struct {name} {{",
+        "    using Element = Program::Element;",
+        f"    static constexpr int RANK = {len(shape)}, ROWS_AT = {-1 if layers.at is None else layers.at};",
+        f"    static constexpr int64_t SHAPE[] = {_braces(shape)};",
+        f"    static constexpr BatchStep BATCH[] = {_braces(steps)};",
+        "  };",
+    ))  # fmt: skip
+
+
+def _score(program: Program) -> tuple[bool, list[str]]:
+    """Whether 8 bytes are the widest of its values, and the lines of the function."""
+    factor, scores, _ = scores_of(program)
+    scores = rounded_once(scores)
+    dtypes = {o.name: o.dtype for o in scores.operands} | {
+        i.result: i.dtype for i in scores.body if hasattr(i, "result")
+    }
+    writer = Writer(dtypes, along=False)
+    lines = [f"    score = score * f32({factor!r}f);"] if factor != 1.0 else []
+    for number, operand in enumerate(scores.operands[1:]):
+        lines.append(f"    const {VALUE[operand.dtype]} {operand.name} = at.template operand<{number}, "
+                     f"{MEMORY[operand.dtype]}>();")  # fmt: skip
+    for item in scores.body:
+        assert isinstance(item, Statement)
+        lines.append(f"    const {VALUE[item.dtype]} {item.result} = {writer.plain(item, str)};")
+    last = scores.outputs[0].name
+    lines.append(f"    return {convert(last, VALUE[dtypes[last]], 'F32')};")
+    return any(DTYPE_BYTES[d] == 8 for d in dtypes.values()), lines
+
+
+def _code(dtype: str) -> str:
+    return "kDLBool" if dtype == "bool" else _CODES[dtype[0]]
+
+
+def _braces(values: object) -> str:
+    return "{" + ", ".join(map(str, values)) + "}"  # type: ignore[call-overload]
+
+
+def _bool(value: bool) -> str:
+    return "true" if value else "false"

@@ -1,0 +1,197 @@
+"""What a Program of scores says of masks over positions: which diagonals are visible, the same Program where all of a
+tile is, and a factor that scores share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import inf
+
+from ...ir.access import ALL_DIAGONALS, Diagonals
+from ...ir.program import Program, Statement
+
+_INVERTED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
+_BOTH = ("logical_and", "bitwise_and")
+_NOT = ("logical_not", "bitwise_not")
+# The diagonals on which a condition holds, and those on which it fails, on no others; None where that can't be said.
+_Truth = tuple[Diagonals | None, Diagonals | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Line:
+    """row x index of the query + key x index of the key + start."""
+
+    row: int = 0
+    key: int = 0
+    start: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Visible:
+    """Scores on other `diagonals` (key - query) than these are minus infinity. `inner`: the Program where all positions
+    are on them."""
+
+    diagonals: Diagonals
+    inner: Program
+
+
+def visible(scores: Program, row: int) -> Visible:
+    """Of scores whose queries are dimension `row` of the domain, and keys the last."""
+    made = {item.result: item for item in scores.body if isinstance(item, Statement)}
+    lines = _lines(made, row, len(scores.domain) - 1)
+    found = ALL_DIAGONALS
+    gone: dict[str, str] = {}
+    name = scores.outputs[0].name
+    while True:
+        item = made.get(name)
+        if item is not None and item.op == "where":
+            kept, other = item.args[1:]
+            if isinstance(kept, str) and other == -inf:
+                where = _truth(made, lines, str(item.args[0]))[0]
+            elif isinstance(other, str) and kept == -inf:
+                kept, where = other, _truth(made, lines, str(item.args[0]))[1]
+            else:
+                break
+            if where is not None:
+                found = _meet(found, where)
+                gone[item.result] = kept
+            name = kept
+        elif item is not None and _passes(item):
+            name = str(item.args[0])
+        else:
+            break
+    return Visible(diagonals=found, inner=without(scores, gone))
+
+
+def _passes(item: Statement) -> bool:
+    """Whether minus infinity, and nothing else, gives minus infinity."""
+    if item.op == "to" and item.dtype in ("f64", "f32", "f16", "bf16"):
+        return isinstance(item.args[0], str)
+    scaled = item.op in ("mul", "div") and isinstance(item.args[0], str)
+    return scaled and isinstance(item.args[1], int | float) and 0 < item.args[1] < inf
+
+
+def without(program: Program, gone: Mapping[str, str]) -> Program:
+    """The Program in which each of these results is the value that it names, and what nobody reads then is left out."""
+
+    def now(name: str) -> str:
+        while name in gone:
+            name = gone[name]
+        return name
+
+    body = [
+        replace(i, args=tuple(now(a) if isinstance(a, str) else a for a in i.args))
+        for i in program.body
+        if isinstance(i, Statement) and i.result not in gone
+    ]
+    outputs = tuple(replace(o, name=now(o.name)) for o in program.outputs)
+    wanted = {o.name for o in outputs}
+    kept: list[Statement] = []
+    for item in reversed(body):
+        if item.result in wanted:
+            kept.append(item)
+            wanted.update(a for a in item.args if isinstance(a, str))
+    return replace(program, body=tuple(reversed(kept)), outputs=outputs)
+
+
+def scaled(scores: Program, row: int) -> tuple[float, Program]:
+    """The positive number that the product is multiplied with before all else, where what follows only chooses between
+    that and minus infinity; and the Program without it. 1 where it has none."""
+    made = {item.result: item for item in scores.body if isinstance(item, Statement)}
+    product = scores.operands[0].name
+    name = scores.outputs[0].name
+    gone: dict[str, str] = {}
+    factor = 1.0
+    while name != product:
+        item = made.get(name)
+        if item is None:
+            return 1.0, scores
+        if item.op == "where" and -inf in item.args[1:]:
+            kept = next((a for a in item.args[1:] if isinstance(a, str)), None)
+        elif _passes(item):
+            kept = str(item.args[0])
+            gone[item.result] = kept
+            if item.op != "to":
+                number = float(item.args[1])
+                factor *= number if item.op == "mul" else 1 / number
+        else:
+            kept = None
+        if kept is None:
+            return 1.0, scores
+        name = kept
+    reads = [a for i in made.values() for a in i.args if a == product or a in gone]
+    return (factor, without(scores, gone)) if len(reads) == len(set(reads)) else (1.0, scores)
+
+
+def _lines(made: Mapping[str, Statement], row: int, key: int) -> dict[str, _Line]:
+    """The values that are linear in both positions."""
+    found: dict[str, _Line] = {}
+
+    def of(arg: object) -> _Line | None:
+        if isinstance(arg, str):
+            return found.get(arg)
+        return _Line(start=arg) if isinstance(arg, int) and not isinstance(arg, bool) else None
+
+    for name, item in made.items():
+        line = None
+        if item.op == "index":
+            line = {row: _Line(row=1), key: _Line(key=1)}.get(int(item.args[0]))
+        elif item.op in ("add", "sub") and item.dtype in ("i32", "i64"):
+            one, other = map(of, item.args)
+            if one is not None and other is not None:
+                sign = 1 if item.op == "add" else -1
+                line = _Line(row=one.row + sign * other.row, key=one.key + sign * other.key,
+                             start=one.start + sign * other.start)  # fmt: skip
+        elif item.op == "to" and item.dtype in ("i32", "i64"):
+            line = of(item.args[0])
+        if line is not None:
+            found[name] = line
+    return found
+
+
+def _truth(made: Mapping[str, Statement], lines: Mapping[str, _Line], name: str) -> _Truth:
+    """Where a condition holds and where it fails."""
+    item = made.get(name)
+    if item is None:
+        return None, None
+    if item.op in _BOTH:
+        one, other = (_truth(made, lines, str(a))[0] for a in item.args)
+        return (None if one is None or other is None else _meet(one, other)), None
+    if item.op in _NOT:
+        return _truth(made, lines, str(item.args[0]))[::-1]
+    if item.op == "where" and item.dtype == "bool" and not any(isinstance(a, str) for a in item.args[1:]):
+        found = _truth(made, lines, str(item.args[0]))
+        return found if item.args[1] and not item.args[2] else found[::-1]
+    if item.op == "to" and item.dtype == "bool":
+        return _truth(made, lines, str(item.args[0]))
+    if item.op not in _INVERTED:
+        return None, None
+    one_line, other_line = (_line(lines, a) for a in item.args)
+    return _compared(item.op, one_line, other_line), _compared(_INVERTED[item.op], one_line, other_line)
+
+
+def _line(lines: Mapping[str, _Line], arg: object) -> _Line | None:
+    if isinstance(arg, str):
+        return lines.get(arg)
+    return _Line(start=arg) if isinstance(arg, int) else None
+
+
+def _compared(op: str, one: _Line | None, other: _Line | None) -> Diagonals | None:
+    """Where one compares so with the other."""
+    if one is None or other is None:
+        return None
+    row, key, start = one.row - other.row, one.key - other.key, one.start - other.start
+    if (row, key) not in ((1, -1), (-1, 1)):
+        return None
+    # key (key - row) + start compares so with 0
+    bounds = {"le": (None, -start), "lt": (None, -start - 1), "ge": (-start, None), "gt": (-start + 1, None)}[op]
+    if key == 1:
+        return bounds
+    low, high = bounds
+    return None if high is None else -high, None if low is None else -low
+
+
+def _meet(one: Diagonals, other: Diagonals) -> Diagonals:
+    lows = [x for x in (one[0], other[0]) if x is not None]
+    highs = [x for x in (one[1], other[1]) if x is not None]
+    return max(lows, default=None), min(highs, default=None)
