@@ -26,7 +26,7 @@ from tilewright.kernels.cuda.conv.im2col_host import Im2colConv
 from tilewright.kernels.cuda.conv.shape import GROUP, ConvShape
 from tilewright.kernels.cuda.gemm.epilogue.batch_map import placed
 
-pytestmark = pytest.mark.each(3)
+pytestmark = pytest.mark.each(5)
 
 SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
     ((2, 16, 6, 5), (5, 16, 3, 3), {"padding": 1}),
