@@ -31,7 +31,7 @@ def configure(**knobs):
 
 
 def _launch(*operands):
-    CALLS.append(operands)
+    CALLS.append(len(operands))
     return run_program(_PROGRAM, tuple(operand.detach() for operand in operands))  # a kernel gives no gradients
 
 

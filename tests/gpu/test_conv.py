@@ -15,31 +15,26 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fakes.bounded import Bounded
+from fakes.convolved import ALLOWED, Conv, last_of, operands_of, points_of, result_of
 from fakes.fused import load_fused
 from fakes.judges import judge_on_gpu, judged_at_first_points
 from fakes.modules import Applies
 from fakes.realisers import H200
 from tilewright.edges.problems import read_problem
-from tilewright.facts.candidate import SourceFile
 from tilewright.facts.outcome import Timed
 from tilewright.facts.pattern import Choice, Pattern
 from tilewright.facts.run import Request
 from tilewright.facts.space import Point, Space, point
 from tilewright.frontend.trace import trace
 from tilewright.fusion import kind, match
-from tilewright.ir.program import Program
 from tilewright.kernels.cuda.conv.tiles import make_points
 from tilewright.realise.compose import compose
 from tilewright.realise.conv import renderer as conv
-from tilewright.realise.conv.points import ranked_points
 from tilewright.run.matching import found_patterns
 from tilewright.run.optimize import optimize
 from tilewright.run.places import Places
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
-
-# Relative error in the norm: a few roundings of fp32; of 11 bits twice; of the output's own type.
-ALLOWED = {"fp16x3": 1e-6, "tf32": 6e-4, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +103,6 @@ class Case:
                 memory = last_of(x) if self.layout == "last" else torch.contiguous_format
                 found.append(torch.randn_like(plain.forward(*found), memory_format=memory))
         return found
-
-
-def last_of(x: Tensor) -> torch.memory_format:
-    return torch.channels_last if x.ndim == 4 else torch.channels_last_3d
 
 
 def more(**named: Any) -> tuple[tuple[str, Any], ...]:
@@ -259,23 +250,6 @@ def pattern_of(case: Case) -> Pattern:
     return found
 
 
-def points_of(pattern: Pattern) -> tuple[Point, ...]:
-    """All that are ranked, whether they are proposed or not."""
-    read = conv.shape_of(pattern.program)
-    assert read is not None
-    return ranked_points(pattern.program, read[0], H200)
-
-
-class Conv:
-    """The realiser of convolutions alone, whatever it would refuse."""
-
-    def render(self, program: Program, name: str, settings: Point) -> tuple[SourceFile, ...]:
-        return conv.render(program, name, settings, H200)
-
-    def skeleton_files(self, programs: object) -> tuple[SourceFile, ...]:
-        return conv.skeleton_files()
-
-
 @pytest.fixture(scope="module")
 def bounded() -> Bounded:
     return Bounded()
@@ -302,20 +276,6 @@ def widest(pattern: Pattern) -> list[Point]:
             continue
         found += [point(**knobs)] * (max(m.merged for m in made) > 1)
     return found
-
-
-def operands_of(pattern: Pattern, given: list[Tensor]) -> list[Tensor]:
-    """What `run` takes: views of the module's tensors, in the order of the pattern's binds."""
-    return [
-        g.reshape(bind.split).permute(bind.order).reshape(o.shape)
-        for g, o, bind in zip(given, pattern.program.operands, pattern.matches[0].operands, strict=True)
-    ]
-
-
-def result_of(pattern: Pattern, made: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """What the module gives, of this shape, of what `run` gives."""
-    (bind,) = pattern.matches[0].outputs
-    return made.reshape(bind.split).permute(bind.order).reshape(shape)
 
 
 def error(case: Case, pattern: Pattern, settings: Point, folder: Path) -> tuple[float, float]:

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from test_conv import ALLOWED, Bounded, Conv, last_of, operands_of, points_of, result_of
 from torch import Tensor
 
+from fakes.bounded import Bounded
+from fakes.convolved import ALLOWED, Conv, last_of, operands_of, points_of, result_of
 from fakes.fused import load_fused
 from fakes.modules import Applies
 from tilewright.facts.pattern import Pattern

@@ -14,7 +14,6 @@ from fakes.command import PROBLEM, in_process
 from tilewright.edges.ledger import Ledger
 from tilewright.facts.errors import Lack
 from tilewright.facts.move import Try
-from tilewright.kernels.cpu import build as building
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("own_cache")]
 
@@ -56,14 +55,12 @@ class ModelNew(nn.Module):
 def broken(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     _break(BROKEN[request.param], tmp_path, monkeypatch)
     yield
-    building._compiler.cache_clear()
 
 
 @pytest.fixture
 def none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     _break("", tmp_path, monkeypatch)
     yield
-    building._compiler.cache_clear()
 
 
 def _break(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +74,6 @@ def _break(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     for name in ("CXX", "CC"):
         monkeypatch.delenv(name, raising=False)
-    building._compiler.cache_clear()
 
 
 @pytest.fixture(autouse=True)

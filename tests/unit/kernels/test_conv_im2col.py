@@ -19,9 +19,10 @@ from fakes.channels_last import Case, convolved, spec_last
 from fakes.convolutions import channels_last, contiguous
 from tilewright.kernels.cuda.common.cubin import taken
 from tilewright.kernels.cuda.common.spec import ArraySpec
-from tilewright.kernels.cuda.conv import im2col
+from tilewright.kernels.cuda.conv import im2col, im2col_addresses
 from tilewright.kernels.cuda.conv.fused import ConvSpec, FusedConv
-from tilewright.kernels.cuda.conv.im2col import CHUNKS, LINE, LOADERS, ROWS_APART, Im2col, pixel_rows
+from tilewright.kernels.cuda.conv.im2col import CHUNKS, LINE, LOADERS, ROWS_APART, pixel_rows
+from tilewright.kernels.cuda.conv.im2col_addresses import Im2col
 from tilewright.kernels.cuda.conv.im2col_host import Im2colConv
 from tilewright.kernels.cuda.conv.shape import GROUP, ConvShape
 from tilewright.kernels.cuda.gemm.epilogue.batch_map import placed
@@ -54,8 +55,8 @@ def walk_of(spec: ConvSpec) -> tuple[int, ...]:
 @pytest.fixture
 def plain_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Addresses are reckoned with Python's integers."""
-    monkeypatch.setattr(im2col, "Int32", int)
-    monkeypatch.setattr(im2col, "cutlass", SimpleNamespace(min=min))
+    monkeypatch.setattr(im2col_addresses, "Int32", int)
+    monkeypatch.setattr(im2col_addresses, "cutlass", SimpleNamespace(min=min))
 
 
 def stages(windows: Im2col, memory: np.ndarray[Any, Any], tile: int, tile_m: int, group: int) -> list[Any]:

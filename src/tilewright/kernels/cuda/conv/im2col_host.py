@@ -29,7 +29,8 @@ from ..gemm.host.launch import processors_of
 from ..gemm.host.layouts import vector_of
 from ..gemm.host.plan import Grid, make_grid
 from ..gemm.host.recorded import Results, is_aligned, run_on
-from .im2col import Im2col, PixelRows, im2col_point, no_im2col, pixel_rows
+from .im2col import PixelRows, im2col_point, no_im2col, pixel_rows
+from .im2col_addresses import Im2col
 from .im2col_product import AsyncIm2col, TmaIm2col
 from .shape import GROUP
 from .spec import ConvSpec

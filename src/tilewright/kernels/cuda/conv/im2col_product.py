@@ -34,7 +34,8 @@ from ..gemm.epilogue.expression import TileAt
 from ..gemm.host.plan import DEPTH, Point
 from ..gemm.mainloop.operand_loads import OperandLoads
 from ..gemm.mainloop.wgmma import TURN, WgmmaProduct
-from .im2col import LINE, LOADERS, ROWS_APART, Im2col, Row, spatial, upper_corner
+from .im2col import LINE, LOADERS, ROWS_APART, spatial, upper_corner
+from .im2col_addresses import Im2col, PixelAddress
 from .ptx import copy_chunk
 
 
@@ -105,12 +106,12 @@ class AsyncIm2col(_Im2colProduct):
             defer_sync=True,
         )
 
-    def _rows(self, tile: Any, group: Any, thread: Any) -> list[Row]:
+    def _rows(self, tile: Any, group: Any, thread: Any) -> list[PixelAddress]:
         """Those that a thread copies."""
         first = tile * self.point.tile_m + thread // (LOADERS // ROWS_APART)
         return [self.windows.row(first + i, group) for i in range(0, self.point.tile_m, ROWS_APART)]
 
-    def _fill(self, memory: Any, x: Any, stage: Any, rows: list[Row], at: tuple[Any, Any]) -> None:
+    def _fill(self, memory: Any, x: Any, stage: Any, rows: list[PixelAddress], at: tuple[Any, Any]) -> None:
         """This thread's chunks of a stage; `at`: the step, and the thread."""
         chunk, _, byte = self.windows.target(at[1])
         tap = self.windows.tap(at[0], chunk)
