@@ -89,6 +89,7 @@ def test_the_compilers_remarks_and_the_machine_code_of_a_candidate(tmp_path: Pat
     if shutil.which("objdump"):
         assert any(line.startswith("scale: ") and "vectors of" in line for line in found.code)
     assert isinstance(failed, CodeSeen) and not failed.finished and "k.cpp:1:9: error" in failed.said
+    assert "(line 8 of model.py)" in failed.said and "NameError" not in failed.said, failed.said
 
 
 def test_links_that_a_candidate_leaves_show_no_file_of_others(tmp_path: Path) -> None:

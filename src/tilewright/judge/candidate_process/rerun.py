@@ -52,7 +52,12 @@ class ModuleStash(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if fullname not in self._sources:
             return None
         origin = self._sources[fullname][0]
-        return importlib.util.spec_from_loader(fullname, self, origin=origin, is_package=origin.endswith("__init__.py"))
+        found = importlib.util.spec_from_loader(
+            fullname, self, origin=origin, is_package=origin.endswith("__init__.py")
+        )
+        if found is not None:
+            found.has_location = True  # or its `__file__` would be missing
+        return found
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
         return None
