@@ -21,6 +21,7 @@ _COMPILERS = ("g++", "c++", "gcc", "cc")
 _LIMIT_S = 120.0
 _MOST_REMARKS, _MOST_LOOP = 40, 60  # lines
 _MOST_BYTES = 4 << 20  # of a listing
+_MOST_END = 1500  # letters of either end of what is said
 # $1 and so on are the compiler's; what it writes is disassembled in here, since nothing outside should open that.
 _SCRIPT = """#!/bin/sh
 seen="{seen}/$$"
@@ -81,9 +82,14 @@ def on_a_cpu(job: SanitizerJob) -> CodeSeen | Failure:
     listing = "\n".join(text for name, text in left if name.endswith(".asm"))
     said = ran.text.replace(f"{job.folder}/candidate/", "").strip()
     return CodeSeen(
-        finished=ran.finished, said="" if ran.finished else said[-3000:] or "it printed nothing",
+        finished=ran.finished, said="" if ran.finished else _ends(said) or "it printed nothing",
         remarks=tuple(dict.fromkeys(remarks))[:_MOST_REMARKS], code=tuple(told_of(listing)),
     )  # fmt: skip
+
+
+def _ends(text: str) -> str:
+    """What compilers complain of stands at its beginning, what was raised at its end."""
+    return text if len(text) <= 2 * _MOST_END else f"{text[:_MOST_END]}\n[...]\n{text[-_MOST_END:]}"
 
 
 def _left_in(folder: Path) -> list[tuple[str, str]]:

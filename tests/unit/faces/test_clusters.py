@@ -120,6 +120,7 @@ def test_a_folder_without_a_queue_has_no_campaign(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_bench_over_ssh_books_what_its_workers_say(tmp_path: Path) -> None:
     """And the same command has nothing left to do."""
     problems(tmp_path / "p", a=BROKEN, b=BROKEN)

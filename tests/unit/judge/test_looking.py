@@ -15,7 +15,7 @@ from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.errors import TooBusy
 from tilewright.facts.outcome import Checked, Failure
 from tilewright.judge.looking import CandidateLooks, in_words
-from tilewright.judge.objects import CodeSeen, _left_in, told_of
+from tilewright.judge.objects import CodeSeen, _ends, _left_in, told_of
 
 PROBLEM = """
 import torch
@@ -90,6 +90,12 @@ def test_the_compilers_remarks_and_the_machine_code_of_a_candidate(tmp_path: Pat
         assert any(line.startswith("scale: ") and "vectors of" in line for line in found.code)
     assert isinstance(failed, CodeSeen) and not failed.finished and "k.cpp:1:9: error" in failed.said
     assert "(line 8 of model.py)" in failed.said and "NameError" not in failed.said, failed.said
+
+
+def test_of_a_long_text_both_ends_are_told() -> None:
+    assert _ends("short") == "short"
+    assert _ends("first " + "x" * 10_000 + " last").startswith("first x")
+    assert _ends("first " + "x" * 10_000 + " last").endswith("x last") and len(_ends("y" * 10_000)) < 3020
 
 
 def test_links_that_a_candidate_leaves_show_no_file_of_others(tmp_path: Path) -> None:
