@@ -67,7 +67,7 @@ def judged(folder: Path, block: type[nn.Module], text: str) -> Evaluated:
     )
 
 
-@pytest.mark.few(0)
+@pytest.mark.thorough
 @pytest.mark.parametrize("block", [LlamaBlock, GPT2Block])
 def test_a_decoder_with_a_static_cache_is_judged_in_both_cases(block: type[nn.Module], tmp_path: Path) -> None:
     found = judged(tmp_path, block, ALIKE)

@@ -115,7 +115,6 @@ CASES: tuple[tuple[Callable[..., Any], tuple[Tensor, ...]], ...] = (
 
 
 @pytest.mark.each(4)
-@pytest.mark.each(3)
 @pytest.mark.parametrize("number", range(len(CASES)))
 def test_it_gives_what_float64_gives(number: int, tmp_path: Path) -> None:
     holds(*CASES[number], tmp_path)

@@ -100,6 +100,7 @@ def recipes(source: str, cases: list[Any]) -> tuple[Recipe, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_inductor_itself_runs_a_case_as_one_graph_with_our_kernels_in_it(load: Any) -> None:
     """Batch norm's buffers are written as ever, and what was compiled is one graph."""
     torch._dynamo.reset()
