@@ -139,7 +139,8 @@ def _told(item: object, program: Program) -> object:
     if isinstance(item, AttentionOp):
         scores = [i.op for i in item.scores.body], [(o.dtype, o.shape) for o in item.scores.operands]
         at = [access.at for access in (item.query, item.key, item.value)]
-        return item.op, item.keys, item.depth, at, scores, item.softmax, item.empty_is_zero, item.spares
+        more = ("sink",) * bool(item.sink)
+        return (item.op, item.keys, item.depth, at, scores, item.softmax, item.empty_is_zero, item.spares, *more)
     if isinstance(item, Contraction):
         said = "product, rounded" if item.allow_tf32 else item.op
         of = matrices_of(program, item)

@@ -22,7 +22,7 @@ Found = tuple[Program, Match]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attended:
     """`node` is the result of the second product, with `dims`. Each factor is a node with its dimensions. `scores` is
-    over `axes`, the keys among them; `binds` are of its operands without the first, the product of query and key.
+    over `axes`, the keys among them; `binds` are of its operands without the first, the product of query and key; with a `sink` that is the last of them.
     `nodes` are computed here, `spared` are those of them that no kernel need write."""
 
     node: Node
@@ -37,6 +37,7 @@ class Attended:
     axes: tuple[Axis, ...]
     binds: tuple[Bind, ...]
     softmax: bool
+    sink: bool
     empty_is_zero: bool
     spares: bool
     nodes: tuple[str, ...]
@@ -84,7 +85,7 @@ def program_of(flow: Flow, whole: Attended) -> Found | None:
     item = AttentionOp(
         result="v0", query=factors[0].access, key=factors[1].access, value=factors[2].access, keys=whole.keys.size,
         depth=whole.depth.size, scores=scores, operands=names, dtype=whole.node.dtype, softmax=whole.softmax,
-        empty_is_zero=whole.empty_is_zero, spares=whole.spares,
+        empty_is_zero=whole.empty_is_zero, spares=whole.spares, sink=names[-1] if whole.sink else "",
     )  # fmt: skip
     program = Program(
         domain=domain, operands=(*(f.operand for f in factors), *own), body=(item,),
