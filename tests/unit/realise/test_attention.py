@@ -91,6 +91,34 @@ def test_masks_over_positions_are_diagonals(condition: Any, diagonals: Any) -> N
     assert bool((whole[..., ~inside] == -math.inf).all())
 
 
+def test_masks_are_found_behind_what_makes_weights_and_in_sums() -> None:
+    """Of scores that nothing normalises hidden ones come to 0; a mask that is added counts where values may be spared."""
+    from dataclasses import replace
+
+    def lower(q: Tensor, k: Tensor) -> Tensor:
+        return torch.tril(torch.ones(q.shape[-2], k.shape[-2])) == 0
+
+    def unnormed(function: Callable[[Tensor], Tensor]) -> Any:
+        return lambda q, k, v: function((q @ k.mT * 0.25).masked_fill(lower(q, k), -math.inf)) @ v
+
+    def added(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return (q @ k.mT * 0.25 + torch.triu(q.new_full((M, N), -math.inf), diagonal=1)).softmax(-1) @ v
+
+    for function, softmax, spares, diagonals in (
+        (unnormed(torch.relu), False, False, (None, 0)),
+        (unnormed(lambda x: torch.sigmoid(x - 2)), False, False, (None, 0)),
+        (unnormed(lambda x: torch.sigmoid(x.clamp(min=-5))), False, False, (None, None)),
+        (unnormed(lambda x: x.softmax(-1)), True, False, (None, 0)),
+        (added, True, False, (None, None)),
+        (added, True, True, (None, 0)),
+    ):
+        program = program_of(function, Q, K, V)
+        item = attention_in(program)
+        assert item is not None and item.softmax == softmax
+        shape = shape_of(replace(program, body=(replace(item, spares=spares),)))
+        assert shape is not None and shape.visible == diagonals
+
+
 def test_a_scale_alone_is_a_number_of_the_kernel() -> None:
     for function, scale, whole, inner in (
         (kept(lambda i, j: j <= i), 0.25, True, False),

@@ -34,7 +34,7 @@ def shape_of(program: Program) -> AttentionShape | None:
         return None
     if any(step.dim == row for x in (key, value) for step in x.batch):
         return None
-    diagonals = visible(item.scores, row).diagonals
+    diagonals = visible(item.scores, row, softmax=item.softmax, spares=item.spares).diagonals
     return AttentionShape(
         domain=program.domain, row=row, keys=item.keys, depth=item.depth, query=query, key=key, value=value,
         visible=diagonals, spares=item.spares,
@@ -79,7 +79,7 @@ def scores_of(program: Program) -> tuple[float, Program, Program]:
     factor = 1.0
     if item.softmax:
         factor, whole = scaled(whole, row)
-    return factor, whole, visible(whole, row).inner
+    return factor, whole, visible(whole, row, softmax=item.softmax, spares=item.spares).inner
 
 
 def _renamed(program: Program, names: dict[str, str]) -> Program:
