@@ -61,6 +61,21 @@ def capped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (((q @ k.mT) * 0.25 / 30).tanh() * 30).softmax(-1) @ v
 
 
+def sunk(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+    scores = torch.cat([q @ k.mT * 0.25, sinks.to(q.dtype).view(1, -1, 1, 1).expand(B, -1, q.shape[-2], -1)], -1)
+    return scores.softmax(-1)[..., :-1] @ v
+
+
+def segments(q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor) -> Tensor:
+    alike = of_queries[:, None, :, None] == of_keys[:, None, None, :]
+    return (q @ k.mT * 0.25).masked_fill(~alike, -math.inf).softmax(-1) @ v
+
+
+def buffered(q: Tensor, k: Tensor, v: Tensor, kept: Tensor) -> Tensor:
+    """As minGPT has its mask: a buffer of ones and zeros."""
+    return (q @ k.mT * 0.25).masked_fill(kept == 0, -math.inf).softmax(-1) @ v
+
+
 @pytest.mark.parametrize(
     ("condition", "diagonals"),
     [
@@ -126,9 +141,9 @@ def test_a_scale_alone_is_a_number_of_the_kernel() -> None:
         (lambda q, k, v: F.scaled_dot_product_attention(q, k, v), 1 / math.sqrt(D), False, False),
         (capped, 1.0, True, True),
     ):
-        factor, *maps = scores_of(program_of(function, Q, K, V))
-        assert factor == pytest.approx(scale)
-        assert [bool(m.body) for m in maps] == [whole, inner]
+        maps = scores_of(program_of(function, Q, K, V))
+        assert maps.scale == pytest.approx(scale) and maps.kept is None
+        assert [bool(m.body) for m in (maps.whole, maps.inner)] == [whole, inner]
 
 
 def test_layers_are_read_where_they_lie() -> None:
@@ -169,15 +184,45 @@ def test_nothing_is_proposed_that_no_gpu_has_run() -> None:
             (Q, K, V, rand(M, N, dtype=torch.bfloat16)),
         ),
         (biased, (Q.float(), K.float(), V.float(), rand(B, 1, 1, N))),
+        (sunk, (Q, K, V, rand(H))),
+        (lambda q, k, v: (q @ k.mT / N).masked_fill(torch.ones(M, N).triu(1) > 0, -math.inf).relu() @ v,
+         (Q.float(), K.float(), V.float())),
     ],
-)
+)  # fmt: skip
 def test_it_is_rendered_and_compiles_without_spills(function: Any, args: tuple[Tensor, ...], tmp_path: Path) -> None:
-    from tilewright.kernels.cuda.common.cubin import taken
-
     program = program_of(function, *args)
     answer = cuda.fits(program)
     assert isinstance(answer, Fit) and answer.ranked
-    point = cuda.space(program).points[0]
+    compiles(program, cuda.space(program).points[0], tmp_path)
+
+
+@pytest.mark.usefixtures("proven")
+@pytest.mark.each(3)
+@pytest.mark.parametrize(
+    ("function", "args", "knobs"),
+    [
+        (segments, (Q, K, V, torch.arange(M).expand(B, M) // 20, torch.arange(N).expand(B, N) // 20), {"skips": True}),
+        (buffered, (Q, K, V, torch.ones(1, 1, M, N).tril()), {"skips": True}),
+        (buffered, (Q.float(), K.float(), V.float(), torch.ones(M, N).tril()), {"skips": True}),
+        (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+         (rand(2, 16, 1, 128, dtype=torch.bfloat16), *[rand(2, 2, 4096, 128, dtype=torch.bfloat16)] * 2), {"splits": 16}),
+        (sunk, (Q[:, :, :1], K, V, rand(H)), {"splits": 2, "tile_n": 64}),
+        (lambda q, k, v: (q @ k.mT / N).relu() @ v, (Q.float(), K.float(), V.float()), {"splits": 2, "tile_n": 32}),
+    ],
+)  # fmt: skip
+def test_skipped_and_shared_tiles_compile(function: Any, args: Any, knobs: dict[str, Any], tmp_path: Path) -> None:
+    program = program_of(function, *args)
+    shape = shape_of(program)
+    assert shape is not None
+    every = [dict(p) for p in space(program, shape, H200).points]
+    own = next((p for p in every if knobs.items() <= p.items()), every[-1] | knobs)
+    compiles(program, tuple(sorted(own.items())), tmp_path)
+
+
+def compiles(program: Program, point: Any, tmp_path: Path) -> None:
+    """Without spills, and with the registers that a CTA has."""
+    from tilewright.kernels.cuda.common.cubin import taken
+
     module = load_fused(program, tmp_path, point=point)
     fused = module._FUSED
     strides = [torch.empty(o.shape).stride() for o in fused.spec.read]
@@ -210,3 +255,22 @@ def test_long_rows_of_wide_heads_get_large_tiles() -> None:
     assert shape is not None
     first = dict(space(program, shape, H200).points[0])
     assert first["groups"] >= 2 and first["tile_n"] >= 96
+
+
+def test_a_mask_that_operands_tell_is_a_condition_with_the_batch_along_which_it_moves() -> None:
+    for function, more, sparse in (
+        (buffered, (torch.ones(1, 1, M, N).tril(),), ()),
+        (buffered, (torch.ones(B, 1, M, N).tril(),), (0,)),
+        (buffered, (torch.ones(B, H, 1, N),), (0, 1)),
+        (kept(lambda i, j: (j <= i) & (i < j + 7)), (), None),
+        (kept(lambda i, j: (j - i) % 4 == 0), (), ()),
+        (capped, (), None),
+    ):
+        shape = shape_of(program_of(function, Q, K, V, *more))
+        assert shape is not None and shape.sparse == sparse
+    program = program_of(buffered, Q, K, V, torch.ones(1, 1, M, N).tril())
+    condition = scores_of(program).kept
+    assert condition is not None
+    mask = torch.ones(M, N).tril()
+    (found,) = run_program(condition, [rand(B, H, M, N), mask.reshape(1, 1, M, N)], exact=True)
+    assert torch.equal(found.expand(B, H, M, N), mask.bool().expand(B, H, M, N))

@@ -175,8 +175,8 @@ def _factor(name: str, layers: Layers, shape: tuple[int, ...]) -> str:
 
 def _score(program: Program) -> tuple[bool, list[str]]:
     """Whether 8 bytes are the widest of its values, and the lines of the function."""
-    factor, scores, _ = scores_of(program)
-    scores = rounded_once(scores)
+    maps = scores_of(program)
+    factor, scores = maps.scale, rounded_once(maps.whole)
     dtypes = {o.name: o.dtype for o in scores.operands} | {
         i.result: i.dtype for i in scores.body if hasattr(i, "result")
     }

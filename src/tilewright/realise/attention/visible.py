@@ -35,10 +35,13 @@ class _Line:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visible:
     """Scores on other `diagonals` (key - query) than these are minus infinity. `inner`: the Program where all positions
-    are on them."""
+    are on them. `conditions`: names of truth values, and which of both keeps a score: all that hides any; `clear`: the
+    Program where all of them keep it."""
 
     diagonals: Diagonals
     inner: Program
+    conditions: tuple[tuple[str, bool], ...]
+    clear: Program
 
 
 def visible(scores: Program, row: int, *, softmax: bool = True, spares: bool = False) -> Visible:
@@ -48,21 +51,24 @@ def visible(scores: Program, row: int, *, softmax: bool = True, spares: bool = F
     lines = _lines(made, row, len(scores.domain) - 1)
     lost = -inf if softmax else 0.0
     found = ALL_DIAGONALS
-    gone: dict[str, str] = {}
+    gone, cleared = dict[str, str](), dict[str, str]()
+    conditions: list[tuple[str, bool]] = []
     chain: list[Statement] = []  # what is made of a value on its way to the score
     name = scores.outputs[0].name
     while (item := made.get(name)) is not None:
-        kept, where = None, None
+        kept, by = None, ("", True)
         if item.op == "where":
-            truth = _truth(made, lines, str(item.args[0]))
             yes, no = item.args[1:]
             if isinstance(yes, str) and _comes_to(no, chain) == lost:
-                kept, where = yes, truth[0]
+                kept, by = yes, (str(item.args[0]), True)
             elif isinstance(no, str) and _comes_to(yes, chain) == lost:
-                kept, where = no, truth[1]
+                kept, by = no, (str(item.args[0]), False)
         elif item.op == "add" and spares and softmax:
-            kept, where = _beside_a_mask(made, lines, item)
+            kept, by = _beside_a_mask(made, item)
         if kept is not None:
+            where = _truth(made, lines, by[0])[0 if by[1] else 1]
+            conditions.append(by)
+            cleared[item.result] = kept
             if where is not None:
                 found = _meet(found, where)
                 gone[item.result] = kept
@@ -71,7 +77,30 @@ def visible(scores: Program, row: int, *, softmax: bool = True, spares: bool = F
         else:
             break
         name = kept
-    return Visible(diagonals=found, inner=without(scores, gone))
+    return Visible(
+        diagonals=found, inner=without(scores, gone), conditions=tuple(conditions), clear=without(scores, cleared)
+    )
+
+
+def kept(scores: Program, seen: Visible) -> Program | None:
+    """Whether a score is kept, as a Program that gives a truth; None where diagonals say all, and where that depends on
+    the score itself."""
+    if scores.operands and seen.inner.body == seen.clear.body:
+        return None
+    body = [i for i in scores.body if isinstance(i, Statement)]
+    name = ""
+    for number, (condition, keeps) in enumerate(seen.conditions):
+        if not keeps:
+            body.append(Statement(result=f"n{number}", op="logical_not", args=(condition,), dtype="bool"))
+            condition = f"n{number}"
+        if name:
+            body.append(Statement(result=f"k{number}", op="logical_and", args=(name, condition), dtype="bool"))
+            condition = f"k{number}"
+        name = condition
+    (output,) = scores.outputs
+    made = without(replace(scores, body=tuple(body), outputs=(replace(output, name=name, dtype="bool"),)), {})
+    product = scores.operands[0].name
+    return None if any(product in i.args for i in made.body) else made
 
 
 def _through(item: Statement) -> str | None:
@@ -92,19 +121,16 @@ def _comes_to(number: object, chain: Sequence[Statement]) -> float | None:
     return made
 
 
-def _beside_a_mask(
-    made: Mapping[str, Statement], lines: Mapping[str, _Line], item: Statement
-) -> tuple[str | None, Diagonals | None]:  # fmt: skip
-    """Of a sum one term of which is 0, or minus infinity, by a condition on positions: the other term, and where the
-    condition lets it be."""
+def _beside_a_mask(made: Mapping[str, Statement], item: Statement) -> tuple[str | None, tuple[str, bool]]:
+    """Of a sum one term of which is 0, or minus infinity, by a condition: the other term, the condition, and which of
+    its values keeps that."""
     for mask, other in (item.args, item.args[::-1]):
         choice = made.get(mask) if isinstance(mask, str) else None
         while choice is not None and choice.op == "to":
             choice = made.get(str(choice.args[0]))
         if choice is not None and choice.op == "where" and set(choice.args[1:]) == {0, -inf} and isinstance(other, str):
-            truth = _truth(made, lines, str(choice.args[0]))
-            return other, truth[0] if choice.args[1] == 0 else truth[1]
-    return None, None
+            return other, (str(choice.args[0]), choice.args[1] == 0)
+    return None, ("", True)
 
 
 def _passes(item: Statement) -> bool:
