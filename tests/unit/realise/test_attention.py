@@ -206,7 +206,7 @@ def test_it_is_rendered_and_compiles_without_spills(function: Any, args: tuple[T
         (buffered, (Q.float(), K.float(), V.float(), torch.ones(M, N).tril()), {"skips": True}),
         (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
          (rand(2, 16, 1, 128, dtype=torch.bfloat16), *[rand(2, 2, 4096, 128, dtype=torch.bfloat16)] * 2), {"splits": 16}),
-        (sunk, (Q[:, :, :1], K, V, rand(H)), {"splits": 2, "tile_n": 64}),
+        (sunk, (*(rand(B, H, n, 64, dtype=torch.bfloat16) for n in (1, 9000, 9000)), rand(H)), {"splits": 16}),
         (lambda q, k, v: (q @ k.mT / N).relu() @ v, (Q.float(), K.float(), V.float()), {"splits": 2, "tile_n": 32}),
     ],
 )  # fmt: skip
@@ -220,7 +220,7 @@ def test_skipped_and_shared_tiles_compile(function: Any, args: Any, knobs: dict[
 
 
 def compiles(program: Program, point: Any, tmp_path: Path) -> None:
-    """Without spills, and with the registers that a CTA has."""
+    """Without spills, but for a few numbers where lists of tiles are read, and with the registers that a CTA has."""
     from tilewright.kernels.cuda.common.cubin import taken
 
     module = load_fused(program, tmp_path, point=point)
@@ -228,7 +228,7 @@ def compiles(program: Program, point: Any, tmp_path: Path) -> None:
     strides = [torch.empty(o.shape).stride() for o in fused.spec.read]
     launch = fused.compile(strides, f"--keep-cubin --dump-dir={tmp_path}")
     kernels = taken(launch.artifacts.CUBIN)
-    assert all(k.local_bytes == 0 for k in kernels)
+    assert all(k.local_bytes <= 24 * fused.point.skips for k in kernels)
     wanted = fused.point.registers[0] + fused.point.groups * fused.point.registers[1]
     assert max(k.registers for k in kernels) * fused.point.threads >= 128 * wanted
 
@@ -272,5 +272,5 @@ def test_a_mask_that_operands_tell_is_a_condition_with_the_batch_along_which_it_
     condition = scores_of(program).kept
     assert condition is not None
     mask = torch.ones(M, N).tril()
-    (found,) = run_program(condition, [rand(B, H, M, N), mask.reshape(1, 1, M, N)], exact=True)
+    (found,) = run_program(condition, [rand(B, H, M, N).double(), (mask == 0).reshape(1, 1, M, N)], exact=True)
     assert torch.equal(found.expand(B, H, M, N), mask.bool().expand(B, H, M, N))

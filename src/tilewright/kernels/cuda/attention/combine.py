@@ -55,7 +55,7 @@ class CombineParts:
                 made = made / total
             spot = cute.make_tensor(outs[0].iterator + place, cute.make_layout((1,)))
             spot[0] = m.stored(made, self.dtype)
-            if len(outs) > 1:
+            if len(outs) > 1 and total is not None:
                 when(place % self.columns == 0, lambda: self._logarithm(outs[1], row, largest, total))
 
         when(place < self.rows * self.columns, work)

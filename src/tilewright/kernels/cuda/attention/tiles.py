@@ -30,6 +30,7 @@ REGISTERS = {1: (56, 240), 2: (24, 240), 3: (32, 160)}
 # Of a thread that multiplies, for all but the three tiles. With less, where a warpgroup multiplies alone, ptxas spills,
 # and has each wgmma wait for the one before.
 _BESIDE = {1: 80, 2: 48, 3: 40}
+_LISTED = 8  # more, where lists say which tiles are visited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,7 @@ def make_point(shape: AttentionShape, knobs: dict[str, Any]) -> AttentionPoint:
     made = AttentionPoint(**(DEFAULTS | knobs), depth=padded(shape.depth), columns=padded(shape.columns))
     if max(made.depth, made.columns) > MOST_COLUMNS:
         raise ValueError(f"heads of {shape.depth} and {shape.columns} are wider than {MOST_COLUMNS}")
-    if made.held > made.registers[1] - _BESIDE[made.groups]:
+    if made.held > made.registers[1] - _BESIDE[made.groups] - _LISTED * made.skips:
         raise ValueError(f"{made.held} registers of tiles don't fit beside {made.groups} warpgroups")
     if made.staged_bytes > SHARED_BYTES - RESERVED_BYTES:
         raise ValueError(f"{made.staged_bytes} bytes don't fit shared memory")
