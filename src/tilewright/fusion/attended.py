@@ -55,7 +55,11 @@ def program_of(flow: Flow, whole: Attended) -> Found | None:
     lies = [a for d in (out.order or range(len(out.shape))) for a in axes[d]]
     if not lies or lies[-1] is not whole.column or {*lies[:-1], whole.keys} != set(whole.axes):
         return None
-    row = _row(whole)
+    row = _row(flow, whole)
+    shared = _shared(flow, whole) if row is None else None
+    apart = None if shared is None else divided(whole, shared)
+    if apart is not None:
+        return program_of(flow, apart)
     places: dict[Axis, int] = {}
     sizes: list[int] = []
     for axis in lies:
@@ -158,11 +162,21 @@ def _merged(flow: Flow, whole: Attended) -> tuple[Node, Dims, tuple[str, ...]]:
     return node, whole.dims, (node.name,)
 
 
-def _row(whole: Attended) -> Axis | None:
+def _row(flow: Flow, whole: Attended) -> Axis | None:
     """The axis of the queries: the longest that neither keys nor values move along."""
-    shared = {p.axis for _, dims in (whole.key, whole.value) for dim in dims for p in dim}
+    shared = {p.axis for p in _read_along(flow, whole)}
     own = [p.axis for dim in whole.query[1] for p in dim if p.axis not in shared and p.axis is not whole.depth]
     return max(own, key=lambda a: a.size, default=None)
+
+
+def _shared(flow: Flow, whole: Attended) -> AxisPart | None:
+    """Of a single query: the axis along which several neighbours read the same keys. These are then its queries."""
+    return next((p for p in _read_along(flow, whole) if p.each > 1 and p.each * p.size == p.axis.size), None)
+
+
+def _read_along(flow: Flow, whole: Attended) -> list[AxisPart]:
+    """What keys and values move along, before heads are repeated."""
+    return [p for factor in (whole.key, whole.value) for dim in before_copies(flow, *factor)[1] for p in dim]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fakes.matched import fused
 from tilewright.facts.pattern import Pattern
 from tilewright.ir.program import attention_in
+from tilewright.realise.attention.shape import shape_of
 
 pytestmark = pytest.mark.each(2)
 
@@ -188,6 +189,15 @@ def test_it_is_found_in_multihead_attention(how: dict[str, Any]) -> None:
 def test_heads_are_read_where_they_lay_before_they_were_repeated() -> None:
     (pattern,) = found(repeated, Q, K[:, :2], V[:, :2])
     assert [o.shape for o in pattern.program.operands] == [(B, H, M, D), (B, 2, N, D), (B, 2, N, E)]
+
+
+def test_heads_that_share_keys_are_the_queries_of_a_single_position() -> None:
+    """In decoding, so that a tile of queries is no single row; from torch's call and from repeated heads alike."""
+    for function in (repeated, sdpa(enable_gqa=True)):
+        (pattern,) = found(function, Q[:, :, :1], K[:, :2], V[:, :2])
+        assert pattern.program.domain in ((B, 2, 2, E), (B, 1, 2, 2, E))
+        shape = shape_of(pattern.program)
+        assert shape is not None and shape.rows == 2 and shape.batches == 2 * B
 
 
 def test_what_is_copied_between_is_no_kernel_beside_it() -> None:
