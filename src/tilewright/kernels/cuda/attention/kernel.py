@@ -130,7 +130,9 @@ class AttentionKernel:
             ),
         ]  # fmt: skip
         kernel = self._kernel(loads, list(outs), list(operands), list(more), products, layouts)
-        kernel.launch(grid=[self.order.work * p.splits, 1, 1], block=[p.threads, 1, 1], min_blocks_per_mp=1, stream=stream)
+        kernel.launch(
+            grid=[self.order.work * p.splits, 1, 1], block=[p.threads, 1, 1], min_blocks_per_mp=1, stream=stream
+        )
 
     def _view(self, tensor: Any, layers: Layers, strides: tuple[int, ...], width: int) -> Any:
         """A factor as (rows, columns, planes, batch ..), of which those of size 1 are left out."""
@@ -278,7 +280,9 @@ class _Products:
         self.before: Any = None  # what products are multiplied with before the map of scores
         if p.planes == 2:
             scale, self.inverse = self._scales(more)
-            if kernel.scores.inner is None and kernel.softmax:  # masks alone: any factor that is positive leaves them as they are
+            if (
+                kernel.scores.inner is None and kernel.softmax
+            ):  # masks alone: any factor that is positive leaves them as they are
                 factor = factor * scale
             else:
                 self.before = scale
