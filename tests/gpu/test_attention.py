@@ -133,8 +133,8 @@ def side_by_side(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 class Case:
     """`sizes`: batch, heads, queries, keys, columns of query and key, of value. `shared`: queries' heads for each of
     the keys'. `kind`: "large" scores, "sliced" factors, one that begins at an "odd" address, "empty" rows of a mask, a
-    mask that is "lower" (1 and -1), or so but for an "infinite" value that it hides, "packed" segments. `knobs`: those of
-    a point whose others are the first's that fits."""
+    mask that is "lower", or is so and hides an "infinite" value, one whose first keys are hidden ("late"), "packed"
+    segments. `knobs`: those of a point whose others are the first's that fits."""
 
     function: Callable[..., Tensor]
     sizes: tuple[int, int, int, int, int, int]
@@ -224,8 +224,8 @@ CASES = (
     Case(function=local_and_strided, sizes=(2, 4, 900, 900, 128, 128), knobs=SKIPS),
     Case(function=masked, sizes=(2, 4, 201, 333, 64, 64), more=((201, 333),), kind="empty", knobs=SKIPS),
     Case(function=written_causal, sizes=(2, 4, 700, 700, 64, 64), kind="infinite", more=((1, 1),)),
-    Case(function=relu_causal, sizes=(2, 4, 700, 700, 64, 64), more=((700, 700),), kind="lower", knobs=SKIPS),
-    Case(function=relu_causal, sizes=(2, 4, 700, 700, 64, 64), more=((700, 700),), kind="lower", knobs=SKIPS, dtype=FULL),
+    *(Case(function=relu_causal, sizes=(2, 4, 700, 700, 64, 64), more=((700, 700),), kind="lower", knobs=SKIPS,
+           dtype=dtype) for dtype in (WIDE, FULL)),
     # keys that CTAs share: decoding
     *(Case(function=grouped, sizes=(2, 16, 1, 5000, 128, 128), shared=8, dtype=dtype, knobs=(("splits", n),))
       for n, dtype in ((4, WIDE), (16, HALF), (8, FULL))),

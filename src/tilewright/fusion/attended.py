@@ -22,8 +22,9 @@ Found = tuple[Program, Match]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attended:
     """`node` is the result of the second product, with `dims`. Each factor is a node with its dimensions. `scores` is
-    over `axes`, the keys among them; `binds` are of its operands without the first, the product of query and key; with a `sink` that is the last of them.
-    `nodes` are computed here, `spared` are those of them that no kernel need write."""
+    over `axes`, the keys among them; `binds` are of its operands without the first, the product of query and key; with
+    a `sink` that is the last of them. `nodes` are computed here, `spared` are those of them that no kernel need
+    write."""
 
     node: Node
     dims: Dims

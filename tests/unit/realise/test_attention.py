@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +108,7 @@ def test_masks_over_positions_are_diagonals(condition: Any, diagonals: Any) -> N
 
 
 def test_masks_are_found_behind_what_makes_weights_and_in_sums() -> None:
-    """Of scores that nothing normalises hidden ones come to 0; a mask that is added counts where values may be spared."""
-    from dataclasses import replace
+    """Hidden scores that nothing normalises come to 0; a mask that is added counts where values may be spared."""
 
     def lower(q: Tensor, k: Tensor) -> Tensor:
         return torch.tril(torch.ones(q.shape[-2], k.shape[-2])) == 0
@@ -205,7 +205,7 @@ def test_it_is_rendered_and_compiles_without_spills(function: Any, args: tuple[T
         (buffered, (Q, K, V, torch.ones(1, 1, M, N).tril()), {"skips": True}),
         (buffered, (Q.float(), K.float(), V.float(), torch.ones(M, N).tril()), {"skips": True}),
         (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
-         (rand(2, 16, 1, 128, dtype=torch.bfloat16), *[rand(2, 2, 4096, 128, dtype=torch.bfloat16)] * 2), {"splits": 16}),
+         tuple(rand(2, h, n, 128, dtype=torch.bfloat16) for h, n in ((16, 1), (2, 4096), (2, 4096))), {"splits": 16}),
         (sunk, (*(rand(B, H, n, 64, dtype=torch.bfloat16) for n in (1, 9000, 9000)), rand(H)), {"splits": 16}),
         (lambda q, k, v: (q @ k.mT / N).relu() @ v, (Q.float(), K.float(), V.float()), {"splits": 2, "tile_n": 32}),
     ],

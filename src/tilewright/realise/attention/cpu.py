@@ -144,7 +144,8 @@ def _source(program: Program) -> str:
         low="INT64_MIN" if low is None else low, high="INT64_MAX" if high is None else high, depth=shape.depth,
         columns=shape.columns, softmax=_bool(item.softmax), empty=_bool(item.empty_is_zero),
         spares=_bool(item.spares), sink=others.index(named[item.sink]) if item.sink else -1,
-        widest_operand=max((DTYPE_BYTES[o.dtype] for o in others), default=1), of_sink=_sink(others) if item.sink else "",
+        widest_operand=max((DTYPE_BYTES[o.dtype] for o in others), default=1),
+        of_sink=_sink(others) if item.sink else "",
         factors="\n".join(
             _factor(name, layers, o.shape)
             for name, layers, o in zip(

@@ -45,9 +45,10 @@ def _moved_along(condition: Program | None, row: int) -> tuple[int, ...] | None:
     """The dimensions, queries and keys aside, along which a condition on scores moves; None where there is none."""
     if condition is None:
         return None
-    read = {a for i in condition.body for a in i.args if isinstance(a, str)} | {condition.outputs[0].name}
+    body = [i for i in condition.body if isinstance(i, Statement)]
+    read = {a for i in body for a in i.args if isinstance(a, str)} | {condition.outputs[0].name}
     dims = {d for o in condition.operands if o.name in read for d, size in enumerate(o.shape) if size > 1}
-    dims |= {int(i.args[0]) for i in condition.body if i.op == "index"}
+    dims |= {int(i.args[0]) for i in body if i.op == "index"}
     return tuple(sorted(d for d in dims if d not in (row, len(condition.domain) - 1)))
 
 

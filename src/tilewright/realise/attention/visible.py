@@ -100,7 +100,7 @@ def kept(scores: Program, seen: Visible) -> Program | None:
     (output,) = scores.outputs
     made = without(replace(scores, body=tuple(body), outputs=(replace(output, name=name, dtype="bool"),)), {})
     product = scores.operands[0].name
-    return None if any(product in i.args for i in made.body) else made
+    return None if any(product in i.args for i in made.body if isinstance(i, Statement)) else made
 
 
 def _through(item: Statement) -> str | None:

@@ -35,8 +35,8 @@ _LISTED = 8  # more, where lists say which tiles are visited
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionPoint:
-    """`depth` and `columns` are those of a tile in shared memory, in steps that swizzles like. `splits`: CTAs that share
-    the keys of a tile of queries. `skips`: lists say which tiles are visited (see `visits`)."""
+    """`depth` and `columns` are those of a tile in shared memory, in steps that swizzles like. `splits`: CTAs that
+    share the keys of a tile of queries. `skips`: lists say which tiles are visited (see `visits`)."""
 
     groups: int
     tile_n: int

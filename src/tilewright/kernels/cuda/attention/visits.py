@@ -1,8 +1,8 @@
 """Which tiles of keys a CTA visits where only the operands tell: a list for each tile of queries, made before.
 
     flags       (layers, row tiles, key tiles) int32: bit 0: some score of the tile is kept, bit 1: all are
-    visited     (layers, row tiles, 1 + key tiles) int32: how many tiles, then number * 2 + (all kept) of each, in order;
-                one at least, so that a row that sees nothing is written
+    visited     (layers, row tiles, 1 + key tiles) int32: how many tiles, then number * 2 + (all kept) of each, in
+                order; one at least, so that a row that sees nothing is written
     infinite    (layers of the value) int32, zero before the launch: whether a value there is not finite. Then all tiles
                 are visited, unless values need not be read: 0 times such a value is NaN
 
@@ -190,8 +190,8 @@ class InfiniteLayers:
 
 
 class Visits:
-    """The tiles of keys that a CTA visits, by turns from `span[0]` on and before `span[1]`. `lists` and `infinite` are as
-    above, or None; `part` of `parts` is the CTA's share of them."""
+    """The tiles of keys that a CTA visits, by turns from `span[0]` on and before `span[1]`. `lists` and `infinite` are
+    as above, or None; `part` of `parts` is the CTA's share of them."""
 
     def __init__(
         self, order: TileOrder, at: tuple[Any, dict[int, Any]], lists: Any, infinite: Any, part: tuple[Any, int]
