@@ -62,8 +62,8 @@ def space(program: Program, shape: AttentionShape, device: Device) -> Space:
 
 
 def _shared(shape: AttentionShape, tile_m: int, device: Device) -> list[tuple[int, bool]]:
-    """In how many parts keys may be worth working on, with every tile or with those alone that a mask leaves: CTAs share
-    keys where there are fewer tiles of queries than multiprocessors."""
+    """In how many parts keys may be worth working on, with every tile or with those alone that a mask leaves: CTAs
+    share keys where there are fewer tiles of queries than multiprocessors."""
     ctas = ceil(shape.rows / tile_m) * shape.batches
     wanted = [n for n in LEGAL["splits"] if n == 1 or (n - 1) * ctas < device.processors]
     return [(n, False) for n in dict.fromkeys((1, *wanted[-2:]))] + [(1, True)] * (shape.sparse is not None)

@@ -116,8 +116,8 @@ class FusedAttention:
         tensors = (*factors, *given[_FACTORS:])
         device = given[0].device
         outs = [torch.empty(shape, dtype=DTYPES[dtype], device=device) for shape, dtype in spec.written]
-        between = [torch.empty(w.shape, dtype=DTYPES[w.dtype], device=device) for w in workspace(spec, self.point)]
-        for tensor, own in zip(between, workspace(spec, self.point), strict=True):
+        between = [torch.empty(w.shape, dtype=DTYPES[w.dtype], device=device) for w in temporaries(spec, self.point)]
+        for tensor, own in zip(between, temporaries(spec, self.point), strict=True):
             if own.zero:
                 tensor.zero_()
         launch = self._launch([t.stride() for t in tensors])
@@ -131,7 +131,7 @@ class FusedAttention:
         return self.store.obtain(facts, epilogue, lambda: self.compile(strides))
 
     def compile(self, strides: list[tuple[int, ...]], options: str = "") -> Launch:
-        """A launch of (outputs .., workspace .., query, key, value, operands ..) for tensors of these strides; no GPU
+        """A launch of (outputs .., temporaries .., query, key, value, operands ..) for tensors of these strides; no GPU
         needed."""
         spec = self.spec
         outs = [_fake(dtype, shape, _contiguous(shape), _LINE) for shape, dtype in spec.written]
@@ -139,7 +139,7 @@ class FusedAttention:
             _fake(o.dtype, o.shape, walk, _LINE if i < _FACTORS else 0)
             for i, (o, walk) in enumerate(zip(spec.read, strides, strict=True))
         ]
-        between = [_fake(w.dtype, w.shape, _contiguous(w.shape), _LINE) for w in workspace(spec, self.point)]
+        between = [_fake(w.dtype, w.shape, _contiguous(w.shape), _LINE) for w in temporaries(spec, self.point)]
         tensors = (*outs, *between, *read)
         stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
         made: Launch = cute.compile(
@@ -169,7 +169,7 @@ class FusedAttention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workspace:
+class Temporary:
     """Memory of a call beside its operands and results. `zero`: it is zero before the launch."""
 
     dtype: str
@@ -177,22 +177,22 @@ class Workspace:
     zero: bool = False
 
 
-def workspace(spec: AttentionSpec, point: AttentionPoint) -> list[Workspace]:
+def temporaries(spec: AttentionSpec, point: AttentionPoint) -> list[Temporary]:
     """Of fp16x3 planes and largest magnitudes of query, key and value; flags and lists of tiles, where these are
     skipped; which layers of the value are not finite, where that counts; parts of results, and their logarithms."""
-    s, found = spec.shape, list[Workspace]()
+    s, found = spec.shape, list[Temporary]()
     layers = [prod(step.size for step in x.batch) for x in (s.query, s.key, s.value)]
     if point.planes == 2:
-        found += [Workspace(dtype="f16", shape=(2, *o.shape)) for o in spec.factors]
-        found += [Workspace(dtype="i32", shape=(n,), zero=True) for n in layers]
+        found += [Temporary(dtype="f16", shape=(2, *o.shape)) for o in spec.factors]
+        found += [Temporary(dtype="i32", shape=(n,), zero=True) for n in layers]
     if point.skips:
         order = order_of(s, point)
         masks = prod(s.domain[d] for d in s.sparse or ())
-        found += [Workspace(dtype="i32", shape=n) for n in listed(masks, (order.row_tiles, order.key_tiles))]
+        found += [Temporary(dtype="i32", shape=n) for n in listed(masks, (order.row_tiles, order.key_tiles))]
     if is_flagged(s, point):
-        found.append(Workspace(dtype="i32", shape=(layers[2],), zero=True))
+        found.append(Temporary(dtype="i32", shape=(layers[2],), zero=True))
     if point.splits > 1:
-        found += [Workspace(dtype="f32", shape=(point.splits, *n)) for n in (s.domain, s.domain[:-1])]
+        found += [Temporary(dtype="f32", shape=(point.splits, *n)) for n in (s.domain, s.domain[:-1])]
     return found
 
 
@@ -201,7 +201,7 @@ class _Launched:
 
     def __init__(self, spec: AttentionSpec, point: AttentionPoint, strides: list[tuple[int, ...]]) -> None:
         self.outputs, factors = len(spec.written), list(strides[:_FACTORS])
-        self.point, self.between = point, len(workspace(spec, point))
+        self.point, self.between = point, len(temporaries(spec, point))
         self.splits: list[PreparePlanes] = []
         if point.planes == 2:
             layers = (spec.shape.query, spec.shape.key, spec.shape.value)

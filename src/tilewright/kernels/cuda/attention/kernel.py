@@ -367,17 +367,11 @@ class _Products:
         for r in range(ROWS):
             by, logarithm = None, None
             if self.softmax is not None:
-                sink = self._sink(r) if kernel.sink else None
+                sink = _sink_of(self, self.rows[r]) if kernel.sink else None
                 by, logarithm = self.softmax.finish(r, empty_is_zero=kernel.empty_is_zero, sink=sink)
             if self.inverse is not None:
                 by = self.inverse if by is None else by * self.inverse
             when(self.rows[r] < s.rows, partial(self._write, outs, r, by, logarithm))
-
-    def _sink(self, r: int) -> Any:
-        """A row's sink, which the first part counts."""
-        kernel = self.kernel
-        found = kernel.scores.sink(kernel.sink, {**self.indices, kernel.shape.row: self.rows[r]}, self.operands)
-        return found if kernel.point.splits == 1 else m.select(self.part == 0, found, Float32(float("-inf")))
 
     def _write(self, outs: list[Any], r: int, by: Any, logarithm: Any) -> None:
         s, dtype = self.kernel.shape, self.kernel.dtype
@@ -402,3 +396,10 @@ class _Products:
         if len(outs) > 1 and logarithm is not None:
             spot = cute.make_tensor(outs[1].iterator + of_row, cute.make_layout((1,)))
             spot[0] = logarithm
+
+
+def _sink_of(products: _Products, row: Any) -> Any:
+    """A row's sink, which the first part counts."""
+    kernel = products.kernel
+    found = kernel.scores.sink(kernel.sink, {**products.indices, kernel.shape.row: row}, products.operands)
+    return found if kernel.point.splits == 1 else m.select(products.part == 0, found, Float32(float("-inf")))
