@@ -19,7 +19,7 @@ from tilewright.ir.program import POINTWISE, Program, Statement
 from .attended import Attended, program_of
 from .axes import Axis
 from .axis_parts import Dims, through_views, whole_axes
-from .direct_attention import direct
+from .direct_attention import direct, drops
 from .program import write
 from .region import Flow, GrownRegion, lay_out
 from .scores import scores_of
@@ -35,6 +35,10 @@ def attentions(flow: Flow, unsupported: Unsupported) -> tuple[list[Found], dict[
     left: dict[str, str] = {}
     for node in flow.graph.nodes:
         if node.op != "call" or node.name not in flow.live or node.dtype not in _TYPES or 0 in node.shape:
+            continue
+        call = flow.calls[node.origin]
+        if drops(call):
+            left[node.name] = "attention with dropout: what it draws is torch's own"
             continue
         made = next((m for whole in _wholes(flow, node) if (m := program_of(flow, whole)) is not None), None)
         why = None if made is None else unsupported(made[0])

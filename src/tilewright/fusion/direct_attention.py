@@ -25,7 +25,7 @@ def direct(flow: Flow, node: Node, call: Call) -> Attended | None:
     given: dict[str, Any] = {**dict(zip(_PARAMETERS, call.args, strict=False)), **dict(call.kwargs)}
     tensors = [flow.nodes[x.name] for name in _PARAMETERS[:3] if isinstance(x := given.get(name), Ref)]
     mask = flow.nodes[given["attn_mask"].name] if isinstance(given.get("attn_mask"), Ref) else None
-    if len(tensors) != 3 or given.get("dropout_p") or (given.get("attn_mask") is not None and mask is None):
+    if len(tensors) != 3 or drops(call) or (given.get("attn_mask") is not None and mask is None):
         return None
     query, key, value = tensors
     *batch, rows, width = query.shape
@@ -56,6 +56,12 @@ def direct(flow: Flow, node: Node, call: Call) -> Attended | None:
         keys=keys, depth=depth, column=column, scores=scores[0], axes=(*of_scores, keys), binds=scores[1],
         softmax=True, sink=False, empty_is_zero=True, spares=True, nodes=(node.name,), spared=(),
     )  # fmt: skip
+
+
+def drops(call: Call) -> bool:
+    """Whether a call is torch's own, with dropout."""
+    given: dict[str, Any] = {**dict(zip(_PARAMETERS, call.args, strict=False)), **dict(call.kwargs)}
+    return call.target == _CALL and bool(given.get("dropout_p"))
 
 
 def _shared(front: list[list[Axis]], shape: tuple[int, ...], *, grouped: bool) -> Dims | None:

@@ -12,7 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fakes.matched import fused
+from fakes.modules import Applies
 from tilewright.facts.pattern import Pattern
+from tilewright.frontend.trace import trace
+from tilewright.fusion.attention import attentions
+from tilewright.fusion.region import Flow
 from tilewright.ir.program import attention_in
 from tilewright.realise.attention.shape import shape_of
 
@@ -243,10 +247,15 @@ def test_dropout_that_is_active_is_left_alone() -> None:
     def dropped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
 
-    from fakes.modules import Applies
-    from tilewright.frontend.trace import trace
-    from tilewright.fusion.attention import attentions
-    from tilewright.fusion.region import Flow
-
     graph = trace(Applies(dropped), (Q, K, V), {})
-    assert attentions(Flow(graph), lambda program: None) == ([], {})
+    found, left = attentions(Flow(graph), lambda program: None)
+    assert not found and list(left.values()) == ["attention with dropout: what it draws is torch's own"]
+
+
+def test_more_scores_than_32_bits_count_are_no_obstacle() -> None:
+    """KernelBench's level 3/31: 16384 positions, 8 heads."""
+    given = [torch.zeros(1, 8, 16384, 32, device="meta") for _ in range(3)]
+    graph = trace(Applies(written), tuple(given), {})
+    ((program, _),), _ = attentions(Flow(graph), lambda program: None)
+    shape = shape_of(program)
+    assert shape is not None and shape.batches * shape.rows * shape.keys == 1 << 31

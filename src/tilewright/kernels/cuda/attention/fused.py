@@ -116,10 +116,10 @@ class FusedAttention:
         tensors = (*factors, *given[_FACTORS:])
         device = given[0].device
         outs = [torch.empty(shape, dtype=DTYPES[dtype], device=device) for shape, dtype in spec.written]
-        between = [torch.empty(w.shape, dtype=DTYPES[w.dtype], device=device) for w in temporaries(spec, self.point)]
-        for tensor, own in zip(between, temporaries(spec, self.point), strict=True):
-            if own.zero:
-                tensor.zero_()
+        between = [
+            (torch.zeros if t.zero else torch.empty)(t.shape, dtype=DTYPES[t.dtype], device=device)
+            for t in temporaries(spec, self.point)
+        ]
         launch = self._launch([t.stride() for t in tensors])
         run_on(launch, *outs, *between, *tensors)
         return tuple(outs) if len(outs) > 1 else outs[0]
@@ -255,7 +255,7 @@ class _Launched:
         made = outs if self.combine is None else left
         self.kernel.launch(planes or given[:_FACTORS], made, operands, more, stream)
         if self.combine is not None:
-            self.combine.launch(*left, list(outs), stream)
+            self.combine.launch(left[0], left[1], list(outs), stream)
 
 
 def reads_by_tma(x: Tensor) -> bool:
