@@ -106,7 +106,7 @@ def render(program: Program, name: str, point: Point, device: Device) -> tuple[S
 
 def skeleton_files() -> tuple[SourceFile, ...]:
     """The product's and the convolution's, too: keeping kernels, and splitting numbers, is done in one way."""
-    return (*gemm.skeleton_files(), *carried(["cuda/conv", "cuda/attention"]))
+    return (*gemm.skeleton_files(), *carried(["cuda/host", "cuda/conv", "cuda/attention"]))
 
 
 def _plain(operand: Operand) -> Operand:

@@ -129,7 +129,7 @@ def _pointwise_text(program: Program) -> ConvText:
 
 def skeleton_files() -> tuple[SourceFile, ...]:
     """The product's, too: both promote, scale and keep kernels in one way."""
-    return (*gemm.skeleton_files(), *carried(["cuda/conv"]))
+    return (*gemm.skeleton_files(), *carried(["cuda/host", "cuda/conv"]))
 
 
 def shape_of(program: Program) -> tuple[ConvShape, bool, bool] | None:

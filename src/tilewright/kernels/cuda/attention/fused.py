@@ -8,26 +8,20 @@ bytes) is copied first.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
-from cutlass import cute
 from torch import Tensor
 
-from ...ops import DTYPES
-from ..common import cache
-from ..common.math import ELEMENT_TYPES
 from ..common.spec import ArraySpec, Function
-from ..common.views import ITEM_BYTES
-from ..gemm.host import entries
+from ..common.views import contiguous
 from ..gemm.host.compiling import Launch
-from ..gemm.host.kernels import Epilogue, KernelStore
-from ..gemm.host.recorded import RecordedLaunch, Results, is_aligned, run_on
-from ..rows.plan import Gpu
+from ..gemm.host.kernels import Epilogue
+from ..gemm.host.recorded import is_aligned, run_on
+from ..host.recorded_kernel import RecordedKernel, Strides, any_where_single, compiled, demanded, fake, settings
 from .kernel import AttentionKernel
 from .order import TileOrder
 from .prepare import PreparePlanes
@@ -35,7 +29,6 @@ from .scores import ScoreMap, ScoreOperand
 from .shape import AttentionShape
 from .tiles import DEFAULTS, AttentionPoint, make_point
 
-ARCH = "sm_90a"
 _HERE = Path(__file__).resolve().parent
 _LINE = 16  # bytes at whose multiples TMA reads
 _FACTORS = 3
@@ -66,55 +59,28 @@ class AttentionSpec:
         return (*self.factors, *self.operands)
 
     @property
-    def written(self) -> tuple[tuple[tuple[int, ...], str], ...]:
-        """Shape and dtype of each output."""
-        more = ((self.output.shape[:-1], "f32"),) if self.sums else ()
-        return ((self.output.shape, self.output.dtype), *more)
+    def results(self) -> tuple[ArraySpec, ...]:
+        """What a call gives."""
+        more = (ArraySpec(name="sums", dtype="f32", shape=self.output.shape[:-1]),) if self.sums else ()
+        return (self.output, *more)
 
 
-class FusedAttention:
-    """An AttentionSpec with its knobs. Calling it launches on torch's current stream; what it compiles is kept on
-    disk."""
+class FusedAttention(RecordedKernel[AttentionSpec]):
+    """An AttentionSpec with its knobs. It launches (outputs .., planes .., largest .., query, key, value, operands
+    ..)."""
 
-    def __init__(self, spec: AttentionSpec, knobs: dict[str, Any], *, source: str = "", arch: str = ARCH) -> None:
-        self.spec, self.arch = spec, arch
-        self.knobs = dict(DEFAULTS)
-        self.store = KernelStore(source=Path(source) if source else None)
-        self.configure(**knobs)
+    defaults = DEFAULTS
 
-    @property
-    def objects(self) -> set[Path]:
-        """The files in which what it compiled is kept."""
-        return self.store.objects
+    def _settle(self, knobs: dict[str, Any]) -> None:
+        self.point: AttentionPoint = make_point(self.spec.shape, knobs)
 
-    def configure(self, **knobs: Any) -> None:
-        """Replace settings. Raises ValueError, and replaces none, where they are unknown or don't fit together."""
-        wanted = self.knobs | knobs
-        self.point: AttentionPoint = make_point(self.spec.shape, wanted)
-        self.knobs.update(wanted)
-        self._recorded = RecordedLaunch(self._steps, len(self.spec.read))
-
-    def __call__(self, *operands: Tensor) -> tuple[Tensor, ...]:
-        """The outputs, freshly allocated. Raises ValueError on what is not of the Spec's shapes and dtypes. On meta
-        tensors it compiles what tensors of these strides need, and launches nothing."""
-        made = self._recorded.call(*operands)
-        return made if isinstance(made, tuple) else (made,)
-
-    def _steps(self, *given: Tensor) -> Results:
-        """The same, with nothing known of earlier calls."""
-        spec = self.spec
-        for tensor, own in zip(given, spec.read, strict=True):
-            if tuple(tensor.shape) != own.shape or tensor.dtype != DTYPES[own.dtype]:
-                raise ValueError(f"{spec.name}: {own.dtype} {own.shape} is wanted, not {tensor.dtype} {tensor.shape}")
+    def _run(self, outs: list[Tensor], *given: Tensor) -> None:
         factors = [x if reads_by_tma(x) else x.clone(memory_format=torch.contiguous_format) for x in given[:_FACTORS]]
         tensors = (*factors, *given[_FACTORS:])
         device = given[0].device
-        outs = [torch.empty(shape, dtype=DTYPES[dtype], device=device) for shape, dtype in spec.written]
         planes = [torch.empty(shape, dtype=torch.float16, device=device) for shape, _ in self._between()]
         largest = [torch.empty((n,), dtype=torch.int32, device=device).zero_() for _, n in self._between()]
-        launch = self._launch([t.stride() for t in tensors])
-        run_on(launch, *outs, *planes, *largest, *tensors)
-        return tuple(outs) if len(outs) > 1 else outs[0]
+        run_on(self._launch([t.stride() for t in tensors]), *outs, *planes, *largest, *tensors)
 
     def _between(self) -> list[tuple[tuple[int, ...], int]]:
         """Of each factor that is split the shape of its planes, and how many layers it has."""
@@ -124,56 +90,40 @@ class FusedAttention:
         counts = [prod(step.size for step in x.batch) for x in (s.query, s.key, s.value)]
         return [((2, *o.shape), n) for o, n in zip(self.spec.factors, counts, strict=True)]
 
-    def _launch(self, strides: list[tuple[int, ...]]) -> Launch:
-        facts = ("attention", self.arch, self.point, tuple(strides), cache.contents(_HERE))
+    def _launch(self, strides: list[Strides]) -> Launch:
         names = tuple(o.name for o in self.spec.operands)
         epilogue = Epilogue(function=self.spec.whole, names=names)  # the source's text says what `inner` is
+        facts = settings("attention", self.arch, self.point, strides, _HERE)
         return self.store.obtain(facts, epilogue, lambda: self.compile(strides))
 
-    def compile(self, strides: list[tuple[int, ...]], options: str = "") -> Launch:
-        """A launch of (outputs .., planes .., largest .., query, key, value, operands ..) for tensors of these strides;
-        no GPU needed."""
+    def compile(self, strides: list[Strides], options: str = "") -> Launch:
         spec = self.spec
-        outs = [_fake(dtype, shape, _contiguous(shape), _LINE) for shape, dtype in spec.written]
         read = [
             _fake(o.dtype, o.shape, walk, _LINE if i < _FACTORS else 0)
             for i, (o, walk) in enumerate(zip(spec.read, strides, strict=True))
         ]
-        planes = [_fake("f16", shape, _contiguous(shape), _LINE) for shape, _ in self._between()]
-        largest = [_fake("i32", (n,), (1,), _LINE) for _, n in self._between()]
-        tensors = (*outs, *planes, *largest, *read)
-        stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
-        made: Launch = cute.compile(
-            entries.combine(len(tensors)), _Launched(spec, self.point, strides), *tensors, stream,
-            options=f"--enable-tvm-ffi --gpu-arch {self.arch} {options}".rstrip(),
-        )  # fmt: skip
-        return made
-
-    def prepare(self, device: Gpu) -> None:
-        """Compile, or find on disk, what operands need that lie as the Spec says; no GPU needed."""
-        self(*(torch.empty_strided(o.shape, o.strides or _contiguous(o.shape), dtype=DTYPES[o.dtype], device="meta")
-               for o in self.spec.read))  # fmt: skip
+        between = self._between()
+        made: list[tuple[str, tuple[int, ...]]] = [
+            *((o.dtype, o.shape) for o in spec.results), *(("f16", shape) for shape, _ in between),
+            *(("i32", (n,)) for _, n in between),
+        ]  # fmt: skip
+        tensors = [*(_fake(dtype, shape, contiguous(shape), _LINE) for dtype, shape in made), *read]
+        return compiled(_Launched(spec, self.point, strides), tensors, arch=self.arch, options=options)
 
     def demand(self, processors: int) -> dict[str, int | str]:
-        """What the kernel takes, operands lying as the Spec says (see `cuda.demand`)."""
-        spec, p = self.spec, self.point
-        return {
-            "plan": hashlib.sha256(repr(p).encode()).hexdigest()[:16],
-            "registers": max(p.registers),
-            "local_bytes": 0,
-            "shared_bytes": p.staged_bytes,
-            "threads": p.threads,
-            "ctas": TileOrder(shape=spec.shape, tile_m=p.tile_m, tile_n=p.tile_n).work,
-            "in_flight_bytes": p.staged_bytes // p.threads,
-            "moved_bytes": sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in (*spec.read, spec.output)),
-        }
+        p = self.point
+        return demanded(
+            self.spec, p, registers=max(p.registers), shared_bytes=p.staged_bytes, threads=p.threads,
+            ctas=TileOrder(shape=self.spec.shape, tile_m=p.tile_m, tile_n=p.tile_n).work,
+            in_flight_bytes=p.staged_bytes // p.threads,
+        )  # fmt: skip
 
 
 class _Launched:
     """The launch of a call, as `entries.combine` calls it."""
 
     def __init__(self, spec: AttentionSpec, point: AttentionPoint, strides: list[tuple[int, ...]]) -> None:
-        self.outputs, factors = len(spec.written), list(strides[:_FACTORS])
+        self.outputs, factors = len(spec.results), list(strides[:_FACTORS])
         self.splits: list[PreparePlanes] = []
         if point.planes == 2:
             layers = (spec.shape.query, spec.shape.key, spec.shape.value)
@@ -181,7 +131,7 @@ class _Launched:
                 PreparePlanes(own, o.shape, walk)
                 for own, o, walk in zip(layers, spec.factors, strides[:_FACTORS], strict=True)
             ]
-            factors = [_contiguous(o.shape) for o in spec.factors]
+            factors = [contiguous(o.shape) for o in spec.factors]
         operands = [
             ScoreOperand(
                 name=o.name, dtype=o.dtype,
@@ -212,12 +162,5 @@ def reads_by_tma(x: Tensor) -> bool:
     return x.stride(-1) == 1 and lines and is_aligned(x)
 
 
-def _fake(dtype: str, shape: tuple[int, ...], strides: tuple[Any, ...], align: int = 0) -> Any:
-    walk = tuple(cute.sym_int64() if n == 1 else step for n, step in zip(shape, strides, strict=True))
-    return cute.runtime.make_fake_tensor(
-        ELEMENT_TYPES[dtype], shape, stride=walk, assumed_align=align or ITEM_BYTES[dtype]
-    )
-
-
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
+def _fake(dtype: str, shape: tuple[int, ...], strides: Strides, align: int) -> Any:
+    return fake(dtype, shape, any_where_single(shape, strides), align)

@@ -31,6 +31,11 @@ class ConvSpec:
         """What it is called with, in order."""
         return (self.x, self.weight, *self.operands)
 
+    @property
+    def results(self) -> tuple[ArraySpec, ...]:
+        """What a call gives."""
+        return self.outputs
+
     def walk(self, strides: tuple[int, ...], shape: tuple[int, ...], *, last: bool = False) -> tuple[int, ...]:
         """Strides of x, of an operand or of an output along (n, g, channel, three spatial dimensions), 0 where it has
         one element; `last`: it has channels last."""
