@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..edges.gpu.machine import threads
-from ..edges.sandbox.environment import common_environment
-from ..edges.sandbox.forkserver import Branch, ForkServer, compile_server
+from ..edges.sandbox.forkserver import ForkServer, compile_environment, skeleton_server
 from ..edges.sandbox.offspring import ending
 from .permits import most, permit
 
@@ -42,24 +41,18 @@ def shared_out(
     allowed = most(threads())
     count = max(1, min(jobs, allowed or jobs, len(tasks)))
     # As in a cell: what else steers a compiler would make another kernel than the one that a cell asks for.
-    environment = common_environment(threads=0, outer=os.environ)
-    environment |= {name: os.environ[name] for name in _OURS if name in os.environ} | {"CUDA_VISIBLE_DEVICES": ""}
-    branch = Branch(compile_server(), environment=environment, imports=imports, folder=folder)
-    work = _Work(
-        server=compile_server() if branch.spoilt else branch, module=module, asked=asked, folder=folder,
-        environment=environment, ends_at_s=time.monotonic() + limit_s, left=deque(enumerate(tasks)), workers=count,
-        said=[""] * len(tasks),
-    )  # fmt: skip
-    try:
-        with ThreadPoolExecutor(count) as pool:
-            try:
-                workers = [pool.submit(work.go_on, allowed) for _ in range(count)]
-                while wait(workers, timeout=_POLL_S).not_done:
-                    pass  # whoever interrupts this thread is heard
-            finally:
-                work.over.set()
-    finally:
-        branch.close()
+    environment = compile_environment() | {name: os.environ[name] for name in _OURS if name in os.environ}
+    with skeleton_server(folder, environment, imports) as server, ThreadPoolExecutor(count) as pool:
+        work = _Work(
+            server=server, module=module, asked=asked, folder=folder, environment=environment,
+            ends_at_s=time.monotonic() + limit_s, left=deque(enumerate(tasks)), workers=count, said=[""] * len(tasks),
+        )  # fmt: skip
+        try:
+            workers = [pool.submit(work.go_on, allowed) for _ in range(count)]
+            while wait(workers, timeout=_POLL_S).not_done:
+                pass  # whoever interrupts this thread is heard
+        finally:
+            work.over.set()
     for worker in workers:
         worker.result()
     return work.said
