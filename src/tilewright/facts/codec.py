@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from .older import Product, broadcast, contracted
+from .older import Product, broadcast, contracted, was_guess
 
 T = TypeVar("T")
 
@@ -76,6 +77,8 @@ def from_plain(tree: Any) -> Any:
             return Product(**fields)
         if tag == "Program" and any(isinstance(item, Product) for item in fields.get("body", ())):
             fields["body"] = contracted(fields["body"], fields["operands"], fields["domain"])
+        if tag == "Pattern" and "guess" not in tree["space"]:
+            fields["space"] = replace(fields["space"], guess=was_guess(fields["kind"], fields["program"]))
         return _classes()[_OLD_CLASSES.get(tag, tag)](**fields)
     return tree
 

@@ -18,10 +18,13 @@ from ..ir.program import Program
 class Fit:
     """A realiser makes the program on the device. `any_rows`: one kernel takes any number of rows, not only as many as
     the program says. `ranked`: its points are in the order of a model of its own, since bytes say nothing of their
-    times."""
+    times. `guess`: a library may well be faster at the likeliest point. `kernel`: the name in `table.UNPROVEN` of what
+    makes it, if it was ever there."""
 
     any_rows: bool = False
     ranked: bool = False
+    guess: bool = False
+    kernel: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +64,11 @@ class Realiser(Protocol):
         """The files that rendered ones share, under `tilewright_kernels/`; realisers may share some, with one text."""
 
 
-def refused(why: str | None, *, any_rows: bool = False, ranked: bool = False) -> Fit | Refused:
+def refused(
+    why: str | None, *, any_rows: bool = False, ranked: bool = False, guess: bool = False, kernel: str = ""
+) -> Fit | Refused:
     """A Refused for this reason, or a Fit where there is none."""
-    return Fit(any_rows=any_rows, ranked=ranked) if why is None else Refused(why)
+    return Fit(any_rows=any_rows, ranked=ranked, guess=guess, kernel=kernel) if why is None else Refused(why)
 
 
 def copied(paths: Sequence[str]) -> tuple[SourceFile, ...]:

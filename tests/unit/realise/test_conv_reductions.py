@@ -18,7 +18,7 @@ from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.kernels.cuda.conv.reduction import unreduced
 from tilewright.kernels.cuda.conv.tiles import make_points
-from tilewright.realise.conv import reductions
+from tilewright.realise import table
 from tilewright.realise.conv.reductions import over_of
 from tilewright.realise.conv.renderer import shape_of
 
@@ -44,7 +44,7 @@ def proposed(name: str) -> list[Pattern]:
 
 
 def test_none_is_proposed_before_a_gpu_has_shown_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reductions, "PROVEN_REDUCTIONS", False)
+    monkeypatch.setattr(table, "UNPROVEN", frozenset({"conv reductions"}))
     assert not proposed("channels")
 
 
@@ -55,7 +55,7 @@ def test_none_is_proposed_before_a_gpu_has_shown_it(monkeypatch: pytest.MonkeyPa
      ("window", ("window", (1, 2, 2))), ("phases", ("window", (2, 2, 2)))],
 )  # fmt: skip
 def test_points_are_those_that_can_reduce(name: str, over: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reductions, "PROVEN_REDUCTIONS", True)
+    monkeypatch.setattr(table, "UNPROVEN", frozenset())
     (found,) = proposed(name)
     assert over_of(found.program) == over
     read = shape_of(found.program)
@@ -69,7 +69,7 @@ def test_points_are_those_that_can_reduce(name: str, over: Any, monkeypatch: pyt
 def test_a_file_compiles_and_gives_meta_tensors_of_the_output(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reductions, "PROVEN_REDUCTIONS", True)
+    monkeypatch.setattr(table, "UNPROVEN", frozenset())
     (found,) = proposed(name)
     module = load_fused(found.program, tmp_path)
     (made,) = module._FUSED(*(torch.empty(o.shape, device="meta") for o in found.program.operands))
@@ -78,7 +78,7 @@ def test_a_file_compiles_and_gives_meta_tensors_of_the_output(
 
 def test_sums_over_places_are_two_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first has states of chunks for its result, which the second joins."""
-    monkeypatch.setattr(reductions, "PROVEN_REDUCTIONS", True)
+    monkeypatch.setattr(table, "UNPROVEN", frozenset())
     (found,) = proposed("places")
     fused = load_fused(found.program, tmp_path)._FUSED
     (states,) = fused.lead(*(torch.empty(found.program.operands[i].shape, device="meta") for i in fused.first))
@@ -95,7 +95,7 @@ def test_sums_over_places_are_two_kernels(tmp_path: Path, monkeypatch: pytest.Mo
     ],
 )  # fmt: skip
 def test_other_reductions_stay_kernels_of_their_own(why: str, function: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reductions, "PROVEN_REDUCTIONS", True)
+    monkeypatch.setattr(table, "UNPROVEN", frozenset())
     said: list[str] = []
 
     def unsupported(program: Any) -> str | None:

@@ -22,7 +22,6 @@ from .shape import attention_of, scores_of, shape_of
 target: Target = "cuda"
 digest, writers = "attention", ("rows/text.py", "attention/renderer.py", "attention/shape.py", "attention/visible.py")
 ARCHITECTURE = "sm_90a"
-PROVEN = False  # whether tests/gpu/test_attention.py has run on a GPU; until then nothing is proposed
 _TYPES = ("f32", "f16", "bf16")
 _READ = ("f32", "f16", "bf16", "i32", "i64", "bool")
 _LINE = 8  # columns at whose multiples rows of 16 bits begin
@@ -64,12 +63,10 @@ def fits(program: Program, device: Device) -> Fit | Refused:
         return Refused("no attention", foreign=True)
     if device.architecture != ARCHITECTURE:
         return Refused(f"attention's skeleton needs {ARCHITECTURE} (wgmma)")
-    if not PROVEN:
-        return Refused("attention's skeleton has not been proven on a GPU", foreign=True)
     shape = shape_of(program)
     if shape is None:
         return Refused("attention whose factors are not layers of rows")
-    return refused(_unsupported(program, shape, device), ranked=True)
+    return refused(_unsupported(program, shape, device), ranked=True, guess=True, kernel="attention")
 
 
 def points(program: Program, device: Device) -> Space:

@@ -15,8 +15,6 @@ from ..gemm.column_groups import REDUCES, sweep_texts, without_product
 from ..gemm.reduced import blocked
 from ..rows.text import RUN_OP, Lines, safe_names
 
-# Whether they are proposed: not before their tests have run on a GPU.
-PROVEN_REDUCTIONS = False
 _POOLED = ("sum", "max", "min")
 _MOST_SWEEPS = 2
 _IMPORTS = """\
@@ -82,8 +80,6 @@ def unreducible(program: Program, shape: ConvShape) -> str | None:
     over, _ = found
     reductions = [i for i in program.body if isinstance(i, Reduction)]
     cut = schedule(without_product(program))
-    if not PROVEN_REDUCTIONS:
-        return "a convolution that reduces on the way out: no GPU has shown that yet"
     if any(r.op not in (REDUCES if over == "channels" else _POOLED) for r in reductions):
         return f"a convolution whose {over} are reduced by another operation than a sum, a maximum or a minimum"
     if over != "channels" and (len(cut.passes) != 1 or cut.element_outputs):

@@ -71,7 +71,8 @@ def fits(program: Program, device: Device) -> Fit | Refused:
     shape = shape_of(program)
     if shape is None:
         return Refused("a contraction that is neither a product of whole matrices, or of batches, nor a convolution")
-    return refused(_unsupported(program, shape[0], device), ranked=True)
+    kernel = "conv reductions" if program.reduced else ""
+    return refused(_unsupported(program, shape[0], device), ranked=True, guess=True, kernel=kernel)
 
 
 def points(program: Program, device: Device) -> Space:
