@@ -136,7 +136,7 @@ class Trunk(ForkServer):
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             process = subprocess.Popen(
-                [*program("tilewright.judge.candidate_process.serve"), str(theirs.fileno())],
+                [*program("tilewright.judge.candidate_process.cell_main"), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, pass_fds=(theirs.fileno(),),
                 start_new_session=True, cwd="/", env=dict(environment),
             )  # fmt: skip

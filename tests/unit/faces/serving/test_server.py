@@ -15,58 +15,23 @@ from pathlib import Path
 import pytest
 
 from fakes.command import in_process
+from fakes.server_process import COSINES, RIGHT, WRONG, server_process
 from tilewright.client import JudgeClient, Submitted
 from tilewright.faces.serving.keys import KeyLimits
 from tilewright.faces.serving.pool import PoolTerms
-from tilewright.faces.serving.serve import ServeTerms, judging_processes
+from tilewright.faces.serving.server import ServeTerms, judging_processes
 from tilewright.facts.run import Timing
 from tilewright.facts.ticket import JudgingTerms
 from waiting import wait_until
 
-PROBLEM = """
-import torch
-from torch import nn
-
-
-class Model(nn.Module):
-    def forward(self, x):
-        return sum(torch.cos(x) for _ in range(24))
-
-
-def get_inputs():
-    return [torch.randn(64, 512)]
-
-
-def get_init_inputs():
-    return []
-"""
-RIGHT = """import torch
-from torch import nn
-
-
-class ModelNew(nn.Module):
-    def forward(self, x):
-        return torch.cos(x) * 24
-"""
-WRONG = RIGHT.replace("24", "25")
+PROBLEM = COSINES.format(shape="64, 512")
 
 
 @contextmanager
 def serving(folder: Path, *flags: str, port: int = 0) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    command = [
-        sys.executable, "-m", "tilewright", "serve", "--port", str(port), "--root", "problems", "--target", "cpu",
-        "--timing", "0.2s", "--no-compile", *flags,
-    ]  # fmt: skip
-    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as server:
-        try:
-            assert server.stderr is not None
-            said = server.stderr.readline()
-            found = re.search(r"http://\S+", said)
-            assert found is not None, said + server.stderr.read()
-            yield found[0], server
-        finally:
-            server.terminate()
-            server.communicate(timeout=300)
+    told = ("--root", "problems", "--target", "cpu", "--timing", "0.2s", "--no-compile")
+    with server_process(folder, "serve", "--port", str(port), *told, *flags) as started:
+        yield started
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
-"""A process that becomes the fork server of cells, or a cell: `python -m tilewright.judge.candidate_process.serve FD`
-(see judge.candidate_process.fork).
+"""A process that becomes the fork server of cells, or a cell: `python -m tilewright.judge.candidate_process.cell_main`
+with a descriptor (see judge.candidate_process.fork).
 
 Frames of the code under test lead to this module: nothing is held in it, nor in a variable of `main`.
 """
