@@ -32,11 +32,11 @@ REALISERS: tuple[Realiser, ...] = (
 
 # Kernels that compile and that no GPU has run yet: they are not proposed. Names are a Fit's `kernel`, or what a point
 # says of its knob `kernel`. To propose one, take its name away once the tests beside it have passed.
-UNPROVEN = frozenset({
-    "attention",  # tests/gpu/test_attention.py
-    "conv reductions",  # tests/gpu/test_conv_reductions.py
-    "im2col", "im2col_tma",  # tests/gpu/test_conv_channels_last.py
-})  # fmt: skip
+UNPROVEN = frozenset(
+    {
+        "attention",  # tests/gpu/test_attention.py
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from ...kernels.cuda.conv.tiles import DEFAULTS, GATHERED, ConvPoint, make_point
 from ...kernels.cuda.conv.tiles import KNOBS as LEGAL
 from ...kernels.cuda.conv.windows import Windows
 from .im2col_points import im2col_points
-from .reductions import over_of
+from .reductions import over_of, writes_apart
 
 FITTED = DEVICES["h200"]
 ARCHITECTURE = FITTED.architecture
@@ -103,6 +103,8 @@ def _ranked(program: Program, shape: ConvShape, precision: str, device: Device) 
         except ValueError:
             continue
         if len(made) > _MOST_KERNELS or (over is not None and unreduced(shape, made, *over, operands=operands)):
+            continue
+        if over is not None and writes_apart(program, shape) and made[0].phases == "apart":
             continue
         found.setdefault(
             made, (work_ns(program, shape, made, device), _computed_ns(program, shape, made, device), knobs)

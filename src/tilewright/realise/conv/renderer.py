@@ -22,7 +22,7 @@ from ..rows.text import RUN_OP, Lines, safe_names, tensors
 from ..rows.text import fused_text as rows_text
 from ..strength import reduced_in_strength
 from .points import ARCHITECTURE, space
-from .reductions import ConvText, chained_text, over_of, places_text, reduction_text, unreducible
+from .reductions import ConvText, chained_text, over_of, places_text, reduction_text, unreducible, writes_apart
 
 target: Target = "cuda"
 digest, writers = "convolutions", ("rows/text.py", "conv/points.py", "conv/im2col_points.py")
@@ -230,6 +230,8 @@ def _unsupported(program: Program, shape: ConvShape, device: Device) -> str | No
         return "2^30 pixels, or elements of a sample, and more"
     if space(program, shape, device).points:
         return None
+    if program.reduced and writes_apart(program, shape):
+        return "channels of a transposed convolution, all of which leave, and whose phases don't fit one tile"
     if prod(shape.spread) > _MOST_PHASES:
         return f"a transposed convolution of {prod(shape.spread)} phases, too many for one kernel and for one each"
     return "no tile of it fits shared memory"
