@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ..edges.gpu.lease import unwaited
 from ..edges.ledger import Ledger
 from ..edges.models import Keys, Model, open_model
 from ..facts.candidate import Candidate
@@ -192,7 +193,7 @@ def _carry_on(request: Request, *, ledger: Ledger, places: Places, say: Say, acc
     ended = any(isinstance(event.move, Stop) for event in events)
     spent_s = (context.opened_s if context else 0.0) + sum(event.wall_s for event in events)
     least_s = _LEAST_OF_RESUMED * request.budget_s  # for a run that goes on after its time
-    time = TimeBudget.of(request.budget_s, spent_s=min(spent_s, request.budget_s - least_s))
+    time = TimeBudget.of(request.budget_s, spent_s=min(spent_s, request.budget_s - least_s), clock=unwaited)
     try:
         with ended_in_time(_of_here(time, request)) as judged:
             context, stop = _searched(
