@@ -18,6 +18,7 @@ from .gemm import ampere
 from .gemm import renderer as gemm
 from .realiser import Fit, Realiser, Refused
 from .recurrent import cpu as recurrent_cpu
+from .recurrent import renderer as recurrent
 from .rows import renderer as rows
 
 REALISERS: tuple[Realiser, ...] = (
@@ -27,6 +28,7 @@ REALISERS: tuple[Realiser, ...] = (
     gemm,
     ampere,
     depthwise,
+    recurrent,
     recurrent_cpu,
     rows,
     cpu,

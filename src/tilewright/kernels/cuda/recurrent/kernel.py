@@ -212,7 +212,7 @@ class _Steps:
 
     def multiply(self, buffer: Any) -> None:
         p = self.kernel.plan
-        sums = [Float32(0.0)] * (p.each * p.batch)
+        sums = [[Float32(0.0)] * p.chains for _ in range(p.each * p.batch)]
         begin = p.state(buffer, 0, self.part * FOUR)
         for j in range(p.fours):
             weights = [self._weights(i, j) for i in range(p.each)]
@@ -221,10 +221,14 @@ class _Steps:
                 cute.autovec_copy(self._four(self.h, begin + p.state(0, b, FOUR * p.slices * j)), x)
                 for i in range(p.each):
                     for c in range(FOUR):
-                        sums[i * p.batch + b] = libdevice.fma(weights[i][c], x[c], sums[i * p.batch + b])
+                        own = sums[i * p.batch + b]
+                        own[c % p.chains] = libdevice.fma(weights[i][c], x[c], own[c % p.chains])
         for i in range(p.each):
             for b in range(p.batch):
-                self.totals[p.total(self.part, b, p.row(self.group, i))] = sums[i * p.batch + b]
+                total, *others = sums[i * p.batch + b]
+                for own in others:
+                    total = total + own
+                self.totals[p.total(self.part, b, p.row(self.group, i))] = total
 
     def _weights(self, i: int, j: int) -> list[Value]:
         p = self.kernel.plan

@@ -71,6 +71,11 @@ class RecurrentPlan:
         return FOUR * self.slices * self.fours
 
     @property
+    def chains(self) -> int:
+        """Sums of a thread for each of its results: several where these are too few to hide the latency of a sum."""
+        return FOUR if self.each * self.batch < FOUR else 1
+
+    @property
     def elements(self) -> int:
         """(Row of the batch, unit) of a CTA."""
         return self.batch * self.units
@@ -141,7 +146,7 @@ def make_plan(shape: RecurrentShape, knobs: dict[str, Any]) -> RecurrentPlan:
         raise ValueError(f"{plan.rows} rows of weights, {each} a thread, in {slices} slices: no whole warps")
     if batch >= 2 * shape.batch or each * batch > 64 or FOUR * each * fours * batch > _LONGEST:
         raise ValueError(f"{batch} rows of the batch, {each} of weights: more than a thread can have")
-    own = _OWN_REGISTERS + each * batch + FOUR * batch + plan.turns * (2 * plan.gates + 2)
+    own = _OWN_REGISTERS + each * batch * plan.chains + FOUR * (batch + each) + plan.turns * (2 * plan.gates + 2)
     held = min(fours, max(0, plan.registers - own) // (FOUR * each))
     plan = RecurrentPlan(cell=shape.cell, hidden=shape.hidden, cluster=cluster, batch=batch, each=each, slices=slices,
                          units=units, fours=fours, held=held)  # fmt: skip
