@@ -29,6 +29,7 @@ DEFAULTS: dict[str, Any] = {"cluster": 8, "batch": 4, "each": 2, "slices": 8}
 SHARED_BYTES = 226 * 1024
 _REGISTERS = 1 << 16  # of a multiprocessor
 _OWN_REGISTERS = 56  # of a thread, beside weights, sums and what it keeps of its elements
+_LOADS = 12  # of a thread whose weights are not all in registers
 _LONGEST = 2048  # products that are written out for a thread
 
 
@@ -147,7 +148,8 @@ def make_plan(shape: RecurrentShape, knobs: dict[str, Any]) -> RecurrentPlan:
     if batch >= 2 * shape.batch or each * batch > 64 or FOUR * each * fours * batch > _LONGEST:
         raise ValueError(f"{batch} rows of the batch, {each} of weights: more than a thread can have")
     own = _OWN_REGISTERS + each * batch * plan.chains + FOUR * (batch + each) + plan.turns * (2 * plan.gates + 2)
-    held = min(fours, max(0, plan.registers - own) // (FOUR * each))
+    room = plan.registers - own
+    held = fours if room >= FOUR * each * fours else max(0, room - _LOADS) // (FOUR * each)
     plan = RecurrentPlan(cell=shape.cell, hidden=shape.hidden, cluster=cluster, batch=batch, each=each, slices=slices,
                          units=units, fours=fours, held=held)  # fmt: skip
     if own > plan.registers or plan.shared_bytes > SHARED_BYTES:
