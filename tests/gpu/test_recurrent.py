@@ -76,6 +76,7 @@ class Layers(nn.Module):
         return self.layers(x, states if len(states) > 1 else states[0]) if states else self.layers(x)
 
 
+ODD = ((3, 1, 4, 17), (9, 7, 5, 100), (2, 3, 8, 64))
 KINDS = ("LSTM", "GRU", "RNN", "relu")
 BOTH, FIRST, PLAIN = ("bidirectional", True), ("batch_first", True), ("bias", False)
 CASES = (
@@ -83,7 +84,7 @@ CASES = (
     *(Case(kind=k, sizes=(40, 10, 16, 256), point=p) for k, p in product(("LSTM", "GRU"), range(6))),
     *(Case(kind=k, sizes=(40, 8, 16, 256), point=3 * p) for k, p in product(("RNN", "relu"), range(2))),
     # sizes: hidden units that no cluster divides, a part of a group of the batch, one and two steps
-    *(Case(kind=k, sizes=s, point=i) for k in KINDS for i, s in enumerate(((3, 1, 4, 17), (9, 7, 5, 100), (2, 3, 8, 64)))),
+    *(Case(kind=k, sizes=s, point=i) for k in KINDS for i, s in enumerate(ODD)),
     # directions, layers, layouts
     *(Case(kind=k, sizes=(30, 5, 12, 64), options=(BOTH, ("num_layers", 3), FIRST)) for k in KINDS),
     *(Case(kind=k, sizes=(30, 5, 12, 40), options=(PLAIN, ("num_layers", 2)), states=False) for k in KINDS),
@@ -120,7 +121,9 @@ def operands_of(case: Case, device: str = "cuda") -> tuple[Program, Match, list[
     program, site, paths = found(case)
     module, given = case.module(case.dtype, device), case.inputs(device)
     if not case.states:
-        given += [torch.zeros(o.shape, dtype=case.dtype, device=device) for o in program.operands[1:3] if len(o.shape) == 3]
+        given += [
+            torch.zeros(o.shape, dtype=case.dtype, device=device) for o in program.operands[1:3] if len(o.shape) == 3
+        ]
     inputs = iter(given)
     values = [module.get_parameter(p).detach() if p else next(inputs) for p in paths]
     viewed = [view(v, b, o.shape) for v, b, o in zip(values, site.operands, program.operands, strict=True)]

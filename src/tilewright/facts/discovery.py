@@ -136,8 +136,9 @@ def floor_of(pattern: Pattern, machine: Machine) -> float:
         flops = 2 * prod(program.domain[:-1]) * whole.keys * (whole.depth + program.domain[-1])
     if layers is not None:
         flops = layers.flops(*program.operands[0].shape)
+    alone = whole or layers
     work = Work(
         bytes_read=program.traffic_bytes, bytes_written=0, matmul_flops=flops, conv_flops=0,
-        dtype=whole.dtype if whole else layers.dtype if layers else "f32" if item is None else "f16" if item.allow_tf32 else item.dtype,
+        dtype=alone.dtype if alone else "f32" if item is None else "f16" if item.allow_tf32 else item.dtype,
     )  # fmt: skip
     return machine.floor_ns(work) * max(1, len(pattern.matches))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import fx
 
@@ -16,7 +18,7 @@ def draws(node: fx.Node) -> bool:
     if torch.Tag.nondeterministic_seeded not in node.target.tags:
         return False
     names = [argument.name for argument in node.target._schema.arguments]
-    given = dict(zip(names, node.args, strict=False)) | node.kwargs
+    given: dict[str, Any] = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
     if node.target.overloadpacket in _LAYERS:
         return bool(given["num_layers"] > 1 and given["dropout"] and given["train"])
     return node.target is not _ATEN.scaled_dot_product_attention.default or bool(given.get("dropout_p", 0.0) != 0.0)

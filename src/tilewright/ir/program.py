@@ -280,8 +280,8 @@ class Program:
     A body with a Scan has that one alone and no Reduction; `reduced` is the Scan's dimension. One with a Contraction
     has Statements beside it, its epilogue, and Reductions of its rows, or of groups of columns: `reduced` is the last;
     of a convolution they are of its channels, of its places, or of windows of these (see `pooled`).
-    A dual GEMM is two Contractions of one left access, with Statements alone. Attention stands alone, and so do recurrent
-    layers, of whose outputs only the first need align with the domain."""
+    A dual GEMM is two Contractions of one left access, with Statements alone. Attention stands alone; so do
+    recurrent layers, of whose outputs only the sequence aligns with the domain."""
 
     domain: tuple[int, ...]
     reduced: tuple[int, ...] = ()

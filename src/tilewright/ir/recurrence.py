@@ -35,6 +35,11 @@ class RecurrenceOp:
     args = ()  # its operands are no values
 
     @property
+    def result(self) -> str:
+        """The last layer's h of each step."""
+        return self.results[0]
+
+    @property
     def gates(self) -> int:
         return CELLS[self.cell][0]
 

@@ -214,7 +214,7 @@ def _validate_recurrence(item: RecurrenceOp, indexed: Mapping[str, Operand], pro
     if program.domain != (steps, batch, item.directions * item.hidden):
         raise ValueError(f"{name!r}: {program.domain} is not what is made of {sequence.shape}")
     state, count = (item.layers * item.directions, batch, item.hidden), CELLS[item.cell][1]
-    wanted = [(n, state) for n in item.states]
+    wanted: list[tuple[str, tuple[int, ...]]] = [(n, state) for n in item.states]
     wanted += zip(item.weights, item.weight_shapes(inputs), strict=True)
     for operand, shape in wanted:
         if operand not in indexed or (indexed[operand].shape, indexed[operand].dtype) != (shape, item.dtype):

@@ -17,11 +17,15 @@ from tilewright.facts.run import Matched
 from tilewright.facts.space import Space
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.ir.program import recurrence_in
+from tilewright.ir.program import Program, recurrence_in
 from tilewright.ir.validation import validate
 
 BATCH, STEPS, INPUTS, HIDDEN = 3, 5, 4, 6
 CELLS = ("LSTM", "GRU", "RNN")
+
+
+def no_space(program: Program) -> Space:
+    return Space(knobs=(), points=((),))
 
 
 class Layers(nn.Module):
@@ -40,7 +44,7 @@ class Layers(nn.Module):
 
 def matched(module: nn.Module, *args: Tensor) -> tuple[Matched, Any]:
     graph = trace(module, args, {})
-    return match(graph, unsupported=lambda program: None, space=lambda program: Space(knobs=(), points=((),))), graph
+    return match(graph, unsupported=lambda program: None, space=no_space), graph
 
 
 def found(module: nn.Module, *args: Tensor) -> Pattern:
@@ -115,5 +119,9 @@ def test_packed_sequences_are_refused_in_a_sentence() -> None:
     """torch.export takes none today: the call is written into a graph."""
     graph = trace(Layers("GRU"), (rand(STEPS, BATCH, INPUTS),), {})
     calls = tuple(replace(c, target="aten.gru.data") if c.label == "gru" else c for c in graph.calls)
-    found = match(replace(graph, calls=calls), unsupported=lambda program: None, space=lambda program: Space(knobs=(), points=((),)))
+    found = match(
+        replace(graph, calls=calls),
+        unsupported=lambda program: None,
+        space=no_space,
+    )
     assert not found.patterns and any("packed sequences" in line for line in found.unmatched)

@@ -1,5 +1,5 @@
-"""Recurrent layers on CPUs, built and run here: against float64 over cells, layers, directions, layouts, odd sizes, types
-and special values."""
+"""Recurrent layers on CPUs, built and run here: against float64 over cells, layers, directions, layouts, odd sizes,
+types and special values."""
 
 from __future__ import annotations
 

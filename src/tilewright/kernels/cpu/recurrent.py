@@ -12,7 +12,7 @@ from ..recurrent.shape import RecurrentShape
 from .launch import Kernel, KnobValue
 
 
-class RecurrentKernel(Kernel):
+class RecurrentLayers(Kernel):
     """The layers whose steps are those of the program in `source`; knobs as a Kernel's."""
 
     def __init__(

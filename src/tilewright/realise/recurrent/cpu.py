@@ -62,14 +62,14 @@ _PYTHON = '''"""Recurrent layers; their steps are built from {name}.cpp on first
 
 from pathlib import Path
 
-from tilewright_kernels.cpu.recurrent import RecurrentKernel
+from tilewright_kernels.cpu.recurrent import RecurrentLayers
 from tilewright_kernels.ops import torch_op
 from tilewright_kernels.recurrent.shape import RecurrentShape
 
 KNOBS = {knobs}
 SHAPE = {shape}
 
-_kernel = RecurrentKernel(Path(__file__).with_suffix(".cpp"), SHAPE, KNOBS, {legal})
+_kernel = RecurrentLayers(Path(__file__).with_suffix(".cpp"), SHAPE, KNOBS, {legal})
 configure = _kernel.configure
 # run({reads})
 run = torch_op("{name}", _kernel.launch, SHAPE.outputs, SHAPE.operands)

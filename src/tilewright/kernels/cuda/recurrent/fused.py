@@ -11,7 +11,6 @@ from typing import Any
 from cutlass import cute
 from torch import Tensor
 
-from ...ops import DTYPES
 from ...recurrent.layers import LayerCall, run_layers
 from ...recurrent.shape import RecurrentShape
 from ..common import cache

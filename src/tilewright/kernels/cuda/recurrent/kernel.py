@@ -1,4 +1,4 @@
-"""The steps of a recurrent layer as one launch (sm_90a): see `plan` for who has what, `protocol` for who waits for whom.
+"""The steps of a recurrent layer as one launch (sm_90a). Who has what: `plan`. Who waits for whom: `protocol`.
 
     grid     (cluster, groups of `batch` rows of the batch, directions), clusters along the first
     reads    W_hh and the first states once; of each step the products of its input, a step ahead
@@ -14,15 +14,15 @@ from functools import partial
 from math import ceil
 from typing import Any
 
-import cutlass.cute.math as libdevice
 from cutlass import Float32, Int32, Int64, cute
 from cutlass.memory import SmemAllocator
 
 from ...recurrent.shape import RecurrentShape
 from ..common import math as m
 from ..common.control import loop, when
-from ..common.views import ITEM_BYTES
+from .memory import LayerMemory
 from .plan import FOUR, RecurrentPlan
+from .product import KeptWeights
 from .protocol import BARRIERS, StepProtocol
 
 Value = Any
@@ -63,241 +63,135 @@ class _Steps:
     """See `protocol.StepRole`: of one thread."""
 
     def __init__(self, kernel: RecurrentKernel, tensors: list[Any], barriers: Any, held: list[Any]) -> None:
-        self.kernel, self.barriers = kernel, barriers
-        self.h, self.totals, self.kept = held
         s, p = kernel.shape, kernel.plan
+        self.plan, self.steps, self.barriers = p, s.steps, barriers
+        self.h, self.totals, kept = held
         self.thread = cute.arch.thread_idx()[0]
-        self.group, self.part = self.thread % p.groups, self.thread // p.groups
-        self.rank, first, self.direction = cute.arch.block_idx()
-        self.first = first * p.batch  # row of the batch
-        given = iter(tensors)
-        self.products, self.weights = self._of_direction(given), self._of_direction(given)
-        self.biases = self._of_direction(given) if s.bias else None
-        self.initial = [next(given) for _ in range(s.states)]
-        self.sequence = next(given) if kernel.written[0] else None
-        self.final = [next(given) if wanted else None for wanted in kernel.written[1:]]
-        self.own = cute.make_rmem_tensor((max(FOUR * p.each * p.held, 1),), Float32)
+        self.memory = LayerMemory(s, p, tensors, written=kernel.written, batch_first=kernel.batch_first)
+        self.weights = KeptWeights(p, kept)
         self.states = [cute.make_rmem_tensor((p.turns,), Float32) for _ in range(s.states)]
         self.read = [cute.make_rmem_tensor((p.turns * p.gates,), Float32) for _ in range(2)]  # of this step, the next
         self.bias = cute.make_rmem_tensor((p.turns * p.gates,), Float32)
-        for fragment in (*self.states, *self.read, self.bias, self.own):
+        for fragment in (*self.states, *self.read, self.bias):
             fragment.fill(0.0)
-
-    def _of_direction(self, given: Any) -> Any:
-        """The tensor of this CTA's direction."""
-        both = [next(given) for _ in range(self.kernel.shape.directions)]
-        if len(both) == 1:
-            return both[0]
-        address = m.select(self.direction == 0, both[0].iterator.toint(), both[1].iterator.toint())
-        start = cute.make_ptr(both[0].element_type, address, cute.AddressSpace.gmem, assumed_align=16)
-        return cute.make_tensor(start, both[0].layout)
 
     def _elements(self) -> list[tuple[int, Any, Any, Any, Any]]:
         """Of this thread: turn, row of the batch in the cluster, unit in the CTA, whether the CTA has such, and
         whether the tensors do."""
-        s, p = self.kernel.shape, self.kernel.plan
-        found = []
+        p, found = self.plan, []
         for n in range(p.turns):
             number = self.thread + n * p.threads
             b, u = p.element(number)
             inside = number < p.elements
-            there = m.both(self.first + b < s.batch, self.rank * p.units + u < s.hidden)
-            found.append((n, b, u, inside, m.both(inside, there)))
+            found.append((n, b, u, inside, m.both(inside, self.memory.holds(b, u))))
         return found
 
-    # ---- before the first step
-
     def open(self) -> None:
-        s, p = self.kernel.shape, self.kernel.plan
+        """Before the first step: barriers, h of all units in shared memory, weights, states and biases."""
+        p = self.plan
 
         def prepare() -> None:
             for number in range(BARRIERS):
                 cute.arch.mbarrier_init(self.barriers + number, 1)
                 cute.arch.mbarrier_arrive_and_expect_tx(self.barriers + number, p.message_bytes)
 
+        def state(i: Any) -> None:
+            number = i * p.threads + self.thread
+            b, k = number // p.depth, number % p.depth
+
+            def write() -> None:
+                self.h[p.state(0, b, k)] = self.memory.first_h(b, k)
+                self.h[p.state(1, b, k)] = Float32(0.0)
+
+            when(number < p.batch * p.depth, write)
+
+        def own(n: int, b: Any, u: Any) -> None:
+            states, biases = self.memory.own(b, u)
+            for held, value in zip(self.states, states, strict=True):
+                held[n] = value
+            for gate, value in enumerate(biases):
+                self.bias[n * p.gates + gate] = value
+
         when(self.thread == 0, prepare)
         cute.arch.mbarrier_init_fence()
-        loop(0, ceil(p.batch * p.depth / p.threads), self._first_state)
-        for i in range(p.each):
-            for j in range(p.fours):
-                self._take_weights(i, j)
+        loop(0, ceil(p.batch * p.depth / p.threads), state)
+        self.weights.take(self.memory)
         for n, b, u, _, there in self._elements():
-            when(there, partial(self._take_element, n, b, u))
+            when(there, partial(own, n, b, u))
         self._read(Int32(0), self.read[0])
         cute.arch.sync_threads()
         cute.arch.cluster_arrive()
         cute.arch.cluster_wait()
 
-    def _first_state(self, i: Any) -> None:
-        s, p = self.kernel.shape, self.kernel.plan
-        number = i * p.threads + self.thread
-        b, k = number // p.depth, number % p.depth
-        value = cute.make_rmem_tensor((1,), Float32)
-        value[0] = Float32(0.0)
-
-        def read() -> None:
-            value[0] = m.cast(self.initial[0][self._state_at(b, k)], s.dtype)
-
-        def write() -> None:
-            self.h[p.state(0, b, k)] = value[0]
-            self.h[p.state(1, b, k)] = Float32(0.0)
-
-        inside = number < p.batch * p.depth
-        when(m.both(inside, m.both(self.first + b < s.batch, k < s.hidden)), read)
-        when(inside, write)
-
-    def _state_at(self, b: Any, unit: Any) -> Any:
-        """Of initial and final states."""
-        s = self.kernel.shape
-        return (self.direction * s.batch + self.first + b) * s.hidden + unit
-
-    def _take_weights(self, i: int, j: int) -> None:
-        s, p = self.kernel.shape, self.kernel.plan
-        row, four = p.row(self.group, i), p.four(self.part, j)
-        gate, unit = row // p.units, self.rank * p.units + row % p.units
-        taken = cute.make_rmem_tensor((FOUR,), Float32)
-        taken.fill(0.0)
-
-        def read(c: int) -> None:
-            taken[c] = m.cast(self.weights[(gate * s.hidden + unit) * s.hidden + four * FOUR + c], s.dtype)
-
-        for c in range(FOUR):
-            when(m.both(unit < s.hidden, four * FOUR + c < s.hidden), partial(read, c))
-        if j < p.held:
-            for c in range(FOUR):
-                self.own[(j * p.each + i) * FOUR + c] = taken[c]
-        else:
-            cute.autovec_copy(taken, self._four(self.kept, p.weight(self.thread, i, j - p.held)))
-
-    def _take_element(self, n: int, b: Any, u: Any) -> None:
-        s, p = self.kernel.shape, self.kernel.plan
-        unit = self.rank * p.units + u
-        for state, initial in zip(self.states, self.initial, strict=True):
-            state[n] = m.cast(initial[self._state_at(b, unit)], s.dtype)
-        for gate in range(p.gates if self.biases is not None else 0):
-            self.bias[n * p.gates + gate] = m.cast(self.biases[gate * s.hidden + unit], s.dtype)
-
-    # ---- a step
-
     def fetch(self, step: Any) -> None:
-        last = self.kernel.shape.steps - 1
+        last = self.steps - 1
         self._read(m.select(step < last, step + 1, Int32(last)), self.read[1])
 
     def _read(self, step: Any, to: Any) -> None:
         """What the step's input gives the gates."""
-        s, p = self.kernel.shape, self.kernel.plan
-        time, width = self._time(step), p.gates * s.hidden
 
         def read(n: int, b: Any, u: Any) -> None:
-            row = self.first + b
-            place = row * s.steps + time if self.kernel.batch_first else time * s.batch + row
-            start = Int64(place) * width + (self.rank * p.units + u)
-            for gate in range(p.gates):
-                to[n * p.gates + gate] = m.cast(self.products[start + gate * s.hidden], s.dtype)
+            for gate, value in enumerate(self.memory.gates(step, b, u)):
+                to[n * self.plan.gates + gate] = value
 
         for n, b, u, _, there in self._elements():
             when(there, partial(read, n, b, u))
-
-    def _time(self, step: Any) -> Any:
-        """Where in the sequence a step is: one of the second direction from the end."""
-        s = self.kernel.shape
-        return step if s.directions == 1 else m.select(self.direction == 0, step, Int32(s.steps - 1) - step)
 
     def wait(self, barrier: Any, parity: Any) -> None:
         cute.arch.mbarrier_wait(self.barriers + barrier, parity)
 
     def expect(self, barrier: Any) -> None:
-        size = self.kernel.plan.message_bytes
-        when(self.thread == 0, lambda: cute.arch.mbarrier_arrive_and_expect_tx(self.barriers + barrier, size))
+        size, pointer = self.plan.message_bytes, self.barriers + barrier
+        when(self.thread == 0, lambda: cute.arch.mbarrier_arrive_and_expect_tx(pointer, size))
 
     def multiply(self, buffer: Any) -> None:
-        p = self.kernel.plan
-        sums = [[Float32(0.0)] * p.chains for _ in range(p.each * p.batch)]
-        begin = p.state(buffer, 0, self.part * FOUR)
-        for j in range(p.fours):
-            weights = [self._weights(i, j) for i in range(p.each)]
-            for b in range(p.batch):
-                x = cute.make_rmem_tensor((FOUR,), Float32)
-                cute.autovec_copy(self._four(self.h, begin + p.state(0, b, FOUR * p.slices * j)), x)
-                for i in range(p.each):
-                    for c in range(FOUR):
-                        own = sums[i * p.batch + b]
-                        own[c % p.chains] = libdevice.fma(weights[i][c], x[c], own[c % p.chains])
-        for i in range(p.each):
-            for b in range(p.batch):
-                total, *others = sums[i * p.batch + b]
-                for own in others:
-                    total = total + own
-                self.totals[p.total(self.part, b, p.row(self.group, i))] = total
-
-    def _weights(self, i: int, j: int) -> list[Value]:
-        p = self.kernel.plan
-        if j < p.held:
-            return [self.own[(j * p.each + i) * FOUR + c] for c in range(FOUR)]
-        taken = cute.make_rmem_tensor((FOUR,), Float32)
-        cute.autovec_copy(self._four(self.kept, p.weight(self.thread, i, j - p.held)), taken)
-        return [taken[c] for c in range(FOUR)]
-
-    @staticmethod
-    def _four(shared: Any, at: Any) -> Any:
-        return cute.make_tensor((shared.iterator + at).align(16), cute.make_layout((FOUR,)))
+        self.weights.multiply(self.h, buffer, self.totals)
 
     def meet(self) -> None:
         cute.arch.sync_threads()
 
     def finish(self, step: Any) -> None:
+        p = self.plan
+
+        def element(n: int, b: Any, u: Any) -> None:
+            """Gates and states; what is not there has weights and products of zero, and stays zero."""
+            sums = []
+            for gate in range(p.gates):
+                total = self.bias[n * p.gates + gate]
+                for part in range(p.slices):
+                    total = total + self.totals[p.total(part, b, gate * p.units + u)]
+                sums.append(total)
+            x = [self.read[0][n * p.gates + gate] for gate in range(p.gates)]
+            made = after(p.cell, x, sums, [state[n] for state in self.states])
+            for state, value in zip(self.states, made, strict=True):
+                state[n] = value
+
         for n, b, u, inside, there in self._elements():
-            when(inside, partial(self._element, n, b, u))
-            if self.sequence is not None:
-                when(there, partial(self._write, step, n, b, u))
+            when(inside, partial(element, n, b, u))
+            if self.memory.sequence is not None:
+                when(there, partial(lambda n, b, u: self.memory.write(step, b, u, self.states[0][n]), n, b, u))
         for i in range(cute.size(self.read[0])):
             self.read[0][i] = self.read[1][i]
 
-    def _element(self, n: int, b: Any, u: Any) -> None:
-        """Gates and states; what is not there has weights and products of zero, and stays zero."""
-        p = self.kernel.plan
-        sums = []
-        for gate in range(p.gates):
-            total = self.bias[n * p.gates + gate]
-            for part in range(p.slices):
-                total = total + self.totals[p.total(part, b, gate * p.units + u)]
-            sums.append(total)
-        x = [self.read[0][n * p.gates + gate] for gate in range(p.gates)]
-        before = [state[n] for state in self.states]
-        for state, value in zip(self.states, after(p.cell, x, sums, before), strict=True):
-            state[n] = value
-
-    def _write(self, step: Any, n: int, b: Any, u: Any) -> None:
-        s, p = self.kernel.shape, self.kernel.plan
-        place = (self._time(step) * s.batch + self.first + b) * s.directions + self.direction
-        unit = self.rank * p.units + u
-        self.sequence[Int64(place) * s.hidden + unit] = m.stored(self.states[0][n], s.dtype)
-
     def send(self, buffer: Any, barrier: Any) -> None:
-        p = self.kernel.plan
+        p = self.plan
         lane = cute.arch.lane_idx()
         for n, b, u, inside, _ in self._elements():
             bits = self.states[0][n].bitcast(Int32)
             words = tuple(cute.arch.shuffle_sync(bits, lane // FOUR * FOUR + c) for c in range(FOUR))
-            at = p.state(buffer, b, self.rank * p.units + u // FOUR * FOUR)
-            place = (self.h.iterator + at).align(16)
+            place = (self.h.iterator + p.state(buffer, b, self.memory.first_unit + u // FOUR * FOUR)).align(16)
             for first in range(0, p.cluster, FOUR):
                 receiver = first + lane % FOUR
                 to = partial(cute.arch.store_async_dsmem, place, words, self.barriers + barrier, receiver)
                 when(m.both(inside, receiver < p.cluster), to)
 
-    # ---- after the last step
-
     def close(self) -> None:
-        def write(n: int, b: Any, u: Any) -> None:
-            at = self._state_at(b, self.rank * self.kernel.plan.units + u)
-            for state, to in zip(self.states, self.final, strict=True):
-                if to is not None:
-                    to[at] = m.stored(state[n], self.kernel.shape.dtype)
-
-        if any(to is not None for to in self.final):
-            for n, b, u, _, there in self._elements():
-                when(there, partial(write, n, b, u))
+        """After the last step: the final states."""
+        if all(to is None for to in self.memory.final):
+            return
+        for n, b, u, _, there in self._elements():
+            states = [state[n] for state in self.states]
+            when(there, partial(self.memory.write_final, b, u, states))
 
 
 def after(cell: str, x: Sequence[Value], sums: Sequence[Value], before: Sequence[Value]) -> tuple[Value, ...]:

@@ -29,14 +29,13 @@ DEFAULTS: dict[str, Any] = {"cluster": 8, "batch": 4, "each": 2, "slices": 8}
 SHARED_BYTES = 226 * 1024
 _REGISTERS = 1 << 16  # of a multiprocessor
 _OWN_REGISTERS = 56  # of a thread, beside weights, sums and what it keeps of its elements
-_LOADS = 12  # of a thread whose weights are not all in registers
 _LONGEST = 2048  # products that are written out for a thread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecurrentPlan:
-    """A setting of the knobs for layers of `hidden` units of a `cell`. `held` of the `fours` of K that a thread has
-    are in registers, the others in shared memory."""
+class CtaShare:
+    """What a CTA has of a layer of `hidden` units of a `cell`, and what that takes: a setting of the knobs. `held` of
+    the `fours` of K that a thread has are in registers, the others in shared memory."""
 
     cell: str
     hidden: int
@@ -106,7 +105,10 @@ class RecurrentPlan:
         """Of a thread, at most."""
         return min(255, _REGISTERS // self.threads // 8 * 8)
 
-    # ---- where things lie; arguments may be values that are known when the kernel runs
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrentPlan(CtaShare):
+    """A CtaShare, and where things lie in it; arguments may be values that are known when the kernel runs."""
 
     def row(self, group: Any, i: int) -> Any:
         """Of W_hh, of the CTA: gate * units + unit."""
@@ -148,8 +150,7 @@ def make_plan(shape: RecurrentShape, knobs: dict[str, Any]) -> RecurrentPlan:
     if batch >= 2 * shape.batch or each * batch > 64 or FOUR * each * fours * batch > _LONGEST:
         raise ValueError(f"{batch} rows of the batch, {each} of weights: more than a thread can have")
     own = _OWN_REGISTERS + each * batch * plan.chains + FOUR * (batch + each) + plan.turns * (2 * plan.gates + 2)
-    room = plan.registers - own
-    held = fours if room >= FOUR * each * fours else max(0, room - _LOADS) // (FOUR * each)
+    held = min(fours, max(0, plan.registers - own) // (FOUR * each))
     plan = RecurrentPlan(cell=shape.cell, hidden=shape.hidden, cluster=cluster, batch=batch, each=each, slices=slices,
                          units=units, fours=fours, held=held)  # fmt: skip
     if own > plan.registers or plan.shared_bytes > SHARED_BYTES:
