@@ -19,6 +19,7 @@ _MODULES = (
     "..ir.program", "..ir.access", ".space", ".candidate", ".profile", ".outcome", ".tensor", ".problem", ".machine",
     ".pattern", ".discovery", ".dialogue", ".move", "..ir.graph", ".segment", ".realised", ".run", ".audit", ".winner",
     ".demand", ".order", ".document", ".rule", ".verdict", ".gradients", ".ticket", ".lesson",
+    "..ir.recurrence",
 )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from tilewright.ir.program import DTYPE_BYTES
 
 from ..facts.gradients import NO_GRADIENTS, Gradients
 from .associative import NAMESPACE
+from .draws import draws
 from .einsums import chain_einsums
 from .exported import Exported, drops, exported, functional, has_own_backward, other_flag, quiet, told_apart
 from .last_state import ends, lowered
@@ -314,7 +315,7 @@ class _Walk:
             name=node.name, target=_target(node.target), args=tuple(self._template(a) for a in node.args),
             kwargs=tuple((k, self._template(v)) for k, v in node.kwargs.items()),
             results=tuple("" if r is None else r.node.name for r in results), single=single,
-            view=any(r.alias_info is not None for r in schema.returns), ordered=_draws(node) or schema.is_mutable,
+            view=any(r.alias_info is not None for r in schema.returns), ordered=draws(node) or schema.is_mutable,
         ))  # fmt: skip
         self.values[node] = results[0] if single else tuple(results)
         if instead := self.builder.instead:
@@ -398,15 +399,6 @@ def _target(operator: torch._ops.OpOverload) -> str:
     """`aten.add.Tensor`: where the operator lies under torch.ops."""
     name = str(operator)
     return name if name.startswith(f"{operator.namespace}.") else f"{operator.namespace}.{name}"
-
-
-def _draws(node: fx.Node) -> bool:
-    """Whether an operator draws random numbers: attention without dropout is marked so, too, and draws none."""
-    assert isinstance(node.target, torch._ops.OpOverload)
-    if torch.Tag.nondeterministic_seeded not in node.target.tags:
-        return False
-    dropout = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
-    return node.target is not torch.ops.aten.scaled_dot_product_attention.default or bool(dropout != 0.0)
 
 
 def _of_one_device(tensors: Iterable[Any]) -> bool:

@@ -12,13 +12,14 @@ from tilewright.facts.segment import Segment
 from tilewright.facts.space import Space
 from tilewright.ir.graph import VIEWS, Call, Graph, Node
 from tilewright.ir.matrices import matrices_of
-from tilewright.ir.program import SCANS, Program, attention_in
+from tilewright.ir.program import SCANS, Program, attention_in, recurrence_in
 
 from .attention import attentions
 from .convolutions import convolutions
 from .grow import grown
 from .products import products, unmade
 from .program import write
+from .recurrence import recurrences
 from .region import Flow
 from .sums import recomputed, with_sums
 
@@ -202,8 +203,9 @@ def _found(
     convolved, unconvolved = convolutions(flow, free, unsupported, made)
     left.update(unconvolved)
     attended, unattended = attentions(flow, unsupported)
-    left = {**unattended, **left}
-    takers = (*multiplied.found, *convolved, *attended)
+    layered, unlayered = recurrences(flow, unsupported)
+    left = {**unattended, **unlayered, **left}
+    takers = (*multiplied.found, *convolved, *attended, *layered)
     matches += [(program, site, title(flow, site)) for program, site in takers]
     reasons = _left(flow, [site for _, site, _ in matches], left)
     lines = tuple(f"{flow.calls[name].target}: {reason}" for name, reason in reasons.items())
@@ -254,6 +256,8 @@ def kind(program: Program) -> str:
     """Which skeleton's work this is; see facts.pattern.Pattern.kind."""
     if attention_in(program):
         return "attention"
+    if recurrence_in(program):
+        return "recurrence"
     if program.product:
         return "product" if matrices_of(program, program.product) else "convolution"
     if not program.reduced:

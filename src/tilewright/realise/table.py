@@ -17,6 +17,8 @@ from .depthwise import renderer as depthwise
 from .gemm import ampere
 from .gemm import renderer as gemm
 from .realiser import Fit, Realiser, Refused
+from .recurrent import cpu as recurrent_cpu
+from .recurrent import renderer as recurrent
 from .rows import renderer as rows
 
 REALISERS: tuple[Realiser, ...] = (
@@ -26,6 +28,8 @@ REALISERS: tuple[Realiser, ...] = (
     gemm,
     ampere,
     depthwise,
+    recurrent,
+    recurrent_cpu,
     rows,
     cpu,
 )  # the first that fits makes a program
