@@ -18,7 +18,7 @@ from ..realise.written.near import skeletons_near
 from ..search.retrieve import Index, packaged
 from ..search.retrieve import store as table
 from ..search.strategies import WITH_ALGEBRA
-from ..search.strategies.category import category
+from ..search.strategies.category import category, is_depthwise
 from .ahead import Objects
 from .foresee import foreseen
 from .kernels_kept import kept_whole, kernels_kept, takes_kept
@@ -154,7 +154,7 @@ class Learning:
             return ()
         graph = self._opened.cases[0].graph
         ops = {node.op for node in graph.nodes} if graph is not None else set()
-        return skeletons_near(category(graph), self._problem.target, ops)
+        return skeletons_near(category(graph), self._problem.target, ops, depthwise=is_depthwise(graph))
 
     def _start(self, matched: tuple[Matched, ...], remembered: Recipe) -> Candidate | None:
         """Every pattern realised, at the point that won before or the likeliest one; None where nothing matched."""
