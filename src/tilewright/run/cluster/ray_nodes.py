@@ -73,9 +73,9 @@ class _Place:
 
 @dataclass(kw_only=True)
 class RayNodes:
-    """The loop of the process. `ray` is the module, connected to a cluster. `ahead`: whether waiting orders' kernels are
-    compiled by tasks on the cluster's processors, one a node, while others measure; they go to the actor with the
-    order."""
+    """The loop of the process. `ray` is the module, connected to a cluster. `ahead`: whether kernels of orders that
+    wait are compiled by tasks on the cluster's processors, one a node, while others measure; they go to the actor with
+    the order."""
 
     ray: Any
     target: Target
