@@ -59,17 +59,23 @@ def to_plain(value: Any) -> Any:
     raise TypeError(f"not a fact: {type(value).__name__}")
 
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
 def from_plain(tree: Any) -> Any:
     """The inverse of `to_plain`, and of what journals of format 4 hold; raises KeyError on an unknown tag and TypeError
     on fields that do not fit."""
     if isinstance(tree, list):
         if len(tree) == 2 and isinstance(tree[0], str) and tree[0] in _OLD_KNOBS:
             return (_OLD_KNOBS[tree[0]], from_plain(tree[1]))
-        values = tuple(from_plain(v) for v in tree)
-        return tuple(sorted(values)) if any(isinstance(v, list) and v[:1] == ["residence"] for v in tree) else values
+        values = tuple([v if v.__class__ in _SCALARS else from_plain(v) for v in tree])
+        knobs = bool(tree) and isinstance(tree[0], list)
+        return tuple(sorted(values)) if knobs and any(isinstance(v, list) and v[:1] == ["residence"] for v in tree) else values
     if isinstance(tree, dict):
         tag: str = tree["$"]
-        fields: dict[Any, Any] = {_OLD_FIELDS.get(k, k): from_plain(v) for k, v in tree.items() if k != "$"}
+        fields: dict[Any, Any] = {
+            _OLD_FIELDS.get(k, k): v if v.__class__ in _SCALARS else from_plain(v) for k, v in tree.items() if k != "$"
+        }
         if tag == "Knob":
             fields["name"] = _OLD_KNOBS.get(str(fields["name"]), fields["name"])
         if tag == "Operand" and "each" in fields:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..ir.access import ALL_DIAGONALS, each_of
+from ..ir.graph import Graph
 from ..ir.matrices import matrices_of
 from ..ir.program import AttentionOp, Contraction, Load, Program, stands_alone
 from ..ir.recurrence import RecurrenceOp
@@ -200,6 +201,17 @@ def without_inductor(recipe: Recipe) -> Recipe:
 def subproblem_of(pattern: Pattern) -> Subproblem:
     """The pattern, at its first match."""
     return Subproblem(name=pattern.id, title=pattern.title, region=pattern.matches[0].region)
+
+
+def alike(graph: Graph | None, pattern: Pattern) -> tuple[Region, ...]:
+    """The pattern's regions at which tensors of the same shapes enter and leave as at the first."""
+    shapes = {n.name: (n.shape, n.dtype, n.order) for n in graph.nodes} if graph is not None else {}
+    regions = [site.region for site in pattern.matches]
+
+    def looks(region: Region) -> list[tuple[object, ...]]:
+        return [shapes.get(name, ()) for name in (*region.inputs, *region.outputs)]
+
+    return tuple(r for r in regions if looks(r) == looks(regions[0]))
 
 
 def subproblems_written(recipe: Recipe) -> tuple[Subproblem, ...]:

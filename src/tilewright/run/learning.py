@@ -25,9 +25,10 @@ from ..realise.written.near import skeletons_near
 from ..search.retrieve import Index, packaged
 from ..search.retrieve import store as table
 from ..search.strategies import WITH_ALGEBRA
-from ..search.strategies.category import category
+from ..search.strategies.category import category, is_depthwise
 from .ahead import Objects
 from .foresee import foreseen
+from .kernels_kept import kept_whole, kernels_kept, takes_kept
 from .matching import found_patterns, with_layouts
 from .opened import OpenedJudge
 from .places import Places, Say
@@ -70,8 +71,8 @@ class Learning:
             known_ones = (*remembered, *hinted)
             near = near_winners(both, machine, but=known_ones, winners=places.winners, shipped=places.shipped)
         known = {choice.pattern for choice in remembered} if request.strategy != "tune" else set()
-        whole = known_of_module(self._problem, machine, places.realised) if request.strategy == "fact" else ()
-        solved = is_solved(request, whole)
+        whole = self._known_whole()
+        solved = request.strategy == "fact" and is_solved(request, whole)
         if solved or request.strategy == GIVEN:  # nobody tunes them
             known |= {p.id for m in both for p in m.patterns}
         both = foreseen(
@@ -84,6 +85,9 @@ class Learning:
         looked, realised = None, whole
         if request.strategy == "fact" and not solved:
             looked, realised = self._looked_into(whole, matched, called)
+        if takes_kept(request):
+            kept = kernels_kept(self._problem, cases, matched, machine=machine, folder=places.realised)
+            called = (*called, *_new(kept, realised))
         return SearchContext(
             run=request.run, problem=self._problem, machine=machine, strategy=request.strategy,
             seed=request.seed, budget_s=request.budget_s, cases=cases, matched=matched, remembered=remembered,
@@ -98,6 +102,13 @@ class Learning:
             inductor=inductor_points(request, cases[0].graph), refusals=refusals,
             notes=self._notes(looked) if looked and request.model else (), held=opened.held(),
         )  # fmt: skip
+
+    def _known_whole(self) -> tuple[Known, ...]:
+        """What was handed over for this very problem before, as far as the strategy takes it."""
+        problem, machine, folder = self._problem, self._opened.machine, self._places.realised
+        if self._request.strategy == "fact":
+            return known_of_module(problem, machine, folder)
+        return kept_whole(problem, machine, folder) if takes_kept(self._request) else ()
 
     def _rewritten(self, given: tuple[CaseFacts, ...], matched: tuple[Matched, ...]) -> tuple[Matched, ...]:
         """The patterns of the cases as declared algebra has them, if it has anything to do."""
@@ -149,7 +160,7 @@ class Learning:
             return ()
         graph = self._opened.cases[0].graph
         ops = {node.op for node in graph.nodes} if graph is not None else set()
-        return skeletons_near(category(graph), self._problem.target, ops)
+        return skeletons_near(category(graph), self._problem.target, ops, depthwise=is_depthwise(graph))
 
     def _start(self, matched: tuple[Matched, ...], remembered: Recipe) -> Candidate | None:
         """Every pattern realised, at the point that won before or the likeliest one; None where nothing matched."""
@@ -160,6 +171,12 @@ class Learning:
         return (
             compose(problem.source, self._opened.cases, matched, recipe, device=self._opened.device) if recipe else None
         )
+
+
+def _new(kept: Recipe, known: tuple[Known, ...]) -> Recipe:
+    """Without what is known of a pattern by itself."""
+    there = [k.realised.what for k in known if k.name]
+    return tuple(c for c in kept if c.written is not None and c.written.candidate not in there)
 
 
 def _only_spares(case: CaseFacts) -> bool:

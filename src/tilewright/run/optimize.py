@@ -41,12 +41,12 @@ from ..facts.time_budget import TimeBudget
 from ..facts.verdict import Verified
 from ..judge import sanitize as sanitizing
 from ..search.retrieve import lessons
-from ..search.retrieve import store as table
 from ..search.strategies import ASKING, MAY_ASK, PARTS, STRATEGIES, given
 from ..search.tune import memory
 from .drive import Elsewhere, JournalMismatch, Strategy, drive
 from .evaluator import Evaluator
 from .in_time import OutOfTime, best_of, ended_in_time
+from .kernels_kept import keep, kernels_won
 from .lessons import learnt, offered
 from .matching import composed
 from .places import Places, Say
@@ -305,10 +305,10 @@ def hand_over(
     for inside, made in subproblems_of(events) if remember else ():
         for warning in _remember(inside, made, replace(stop, best=None), places.winners):
             say(warning)
-    if remember and context.strategy == "fact":
-        for entry in realised_by(context, events, stop, journal=str(places.journal.resolve())):
-            if warning := table.remember(places.realised, entry):
-                say(warning)
+    won = realised_by if context.strategy == "fact" else kernels_won
+    for entry in won(context, events, stop, journal=str(places.journal.resolve())) if remember else ():
+        if warning := keep(places.realised, entry, context.machine):
+            say(warning)
     found = learnt(context, events) if remember and context.model else ()
     if found and (warning := lessons.remember(places.lessons, context.run, found)):
         say(warning)

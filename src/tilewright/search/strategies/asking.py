@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,8 @@ from ...facts.outcome import Failure, Timed
 from ...facts.problem import TensorSpec
 from ...facts.run import SearchContext
 from ...facts.tools import MOST_CALLS
+from .abridged import abridged
+from .again import kept_before
 from .category import category
 from .composing import Composing
 from .edits import Edited, edited
@@ -75,6 +77,7 @@ class Author:
         self.context = context
         self.spending = Spending(context)
         self._called: Accepted | None = None
+        self.before: Passed | None = None  # what a model wrote before for this problem
         self._turn = 0
         self.tools_s = 0.0  # that tools have taken
         self._task = task_of(context)
@@ -145,14 +148,21 @@ class Author:
         return found
 
     def calls(self) -> Steps[None]:
-        """Moves: `Tune` and `Try` of libraries' calls, as in `rivals`; what the judge takes of them is handed over in
-        the end where nothing is faster."""
+        """Moves: `Try` of what a model wrote before for this problem; `Tune` and `Try` of libraries' calls, and of what
+        models wrote before for parts of it, as in `rivals`. What the judge takes of them is handed over in the end
+        where nothing is faster."""
+        before = kept_before(self.context)
+        if before is not None:
+            judged = yield from self.tried(before, "what a model wrote before")
+            self.before = judged if isinstance(judged, Passed) else None
         libraries = self.context.libraries
         if libraries and "library" not in self.context.without:
             self._called = yield from with_rivals(CountedMoves(self, _CALLS_SHARE), None, libraries)
 
     def ended(self, best: Passed | None, why: str) -> Steps[None]:
         """Stop: with the best, if it is faster than eager beyond noise, and clean where that was asked for."""
+        if self.before is not None and (best is None or faster(self.before.timed, best.timed)):
+            best = self.before
         if self._called is not None and (best is None or faster(self._called[1], best.timed)):
             yield from handed_over(*self._called, context=self.context, why=f"{why}; libraries' calls were the fastest")
             return
@@ -255,42 +265,3 @@ def task_of(context: SearchContext) -> dict[str, Any]:
 
 def _specs(specs: Sequence[TensorSpec]) -> str:
     return ", ".join(f"{s.dtype}{list(s.shape)}" for s in specs) or "none"
-
-
-# ---- A file as prompts show it: without long runs of lines that a composed candidate has to check signatures by
-
-_LONG = 400  # characters of such lines in a row, from which on they are left out
-_TABLE = re.compile(r"^_(?:STATES|JUDGED) = \($")
-_CONDITION = re.compile(r"^\s+(?:and )?[\w.\[\]()]+.*(?:\bis\b|==|isinstance|\.shape|\.dtype|\.device|\.stride)")
-
-
-def abridged(text: str) -> str:
-    """What is left stands as it does in the file, so that edits can be anchored in it; of each run that is left out a
-    comment tells."""
-    if "_tilewright_" not in text:  # not composed by us: whatever it is, it is what shall be changed
-        return text
-    made: list[str] = []
-    for run, checks in _runs(text.split("\n")):
-        if checks and sum(map(len, run)) > _LONG:
-            indent = run[0][: len(run[0]) - len(run[0].lstrip())]
-            run = [f"{indent}# [{len(run)} lines of signature checks are not shown here; they stay as they are]"]
-        made += run
-    return "\n".join(made)
-
-
-def _runs(lines: list[str]) -> Iterator[tuple[list[str], bool]]:
-    """Neighbouring lines together, and whether they check signatures."""
-    run: list[str] = []
-    inside = checks = False
-    for line in lines:
-        ends_table = inside and line.startswith(")")
-        inside = (inside and not ends_table) or bool(_TABLE.match(line))
-        condition = line.lstrip().startswith("and ") and bool(_CONDITION.match(line))
-        of_checks = condition or (inside and not _TABLE.match(line))
-        if run and of_checks != checks:
-            yield run, checks
-            run = []
-        run.append(line)
-        checks = of_checks
-    if run:
-        yield run, checks

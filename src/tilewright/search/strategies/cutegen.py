@@ -49,8 +49,8 @@ class CutegenPlan:
 
 
 # What can be switched off: what the library makes of the module; its tuning alone; tools, where they were asked for;
-# what earlier runs have learnt.
-PARTS = ("library", "tuning", "tools", "lessons")
+# what earlier runs have learnt; kernels that models wrote in them.
+PARTS = ("library", "tuning", "tools", "lessons", "table")
 
 # Journals of the first edition replay by the rules of then.
 OURS = CutegenPlan(steps=60, fixes=5, rounds=1, keep_best=True, evidence_from=None, enough_of_floor=0.95)
@@ -254,6 +254,16 @@ class KernelRound(_Kernel):
         return self.stalled >= self.plan.structure_patience or without_end
 
     def _begin(self) -> Steps[None]:
+        """With what the library makes of the module, or with what a model wrote for it before, where that is faster."""
+        yield from self._begin_with_library()
+        before = self.author.before
+        if before is not None and (self.best is None or apart(before, self.best).standing == "faster"):
+            self.seen.add(before.candidate.id)
+            self.ledger.append(f"what a model wrote before: {microseconds(before.ns)}, accepted")
+            self.take(before)
+            self.current = before
+
+    def _begin_with_library(self) -> Steps[None]:
         """With what the library makes of the module, tuned, where it makes anything; with the module as it is where
         that is faster."""
         start = self.author.context.start
