@@ -15,9 +15,9 @@ from tilewright.ir.matrices import matrices_of
 from tilewright.ir.program import SCANS, Program, attention_in
 
 from .attention import attentions
-from .convolutions import convolutions
+from .convolutions import convolutions, made_convolutions
 from .grow import grown
-from .products import products, unmade
+from .products import made_alone, products
 from .program import write
 from .region import Flow
 from .sums import recomputed, with_sums
@@ -91,8 +91,10 @@ def match_segments(
 def unmade_products(
     graph: Graph, *, unsupported: Callable[[Program], str | None], allow_tf32: bool = False
 ) -> frozenset[str]:  # fmt: skip
-    """The results of products of matrices that stay torch's. `loose` as for `match`."""
-    return unmade(Flow(graph), unsupported, allow_tf32=allow_tf32)
+    """The results of products of matrices, and of convolutions, that stay torch's. `allow_tf32` as for `match`."""
+    flow = Flow(graph)
+    found = (made_alone(flow, unsupported, allow_tf32=allow_tf32), made_convolutions(flow, unsupported))
+    return frozenset(name for ways in found for name in ways if not any(way.get(name) for way in found))
 
 
 def match_all(
