@@ -84,8 +84,11 @@ class WeightGradientCall:
         return self.x if self.transposed else self.upstream
 
 
-def weight_gradient(call: Call, nodes: Mapping[str, Node]) -> WeightGradientCall | None:
-    """The gradient of a weight that this call gives, and nothing else; None of another call, and of an empty one."""
+def weight_gradient(
+    call: Call, nodes: Mapping[str, Node], *, types: Collection[str] = TYPES
+) -> WeightGradientCall | None:  # fmt: skip
+    """The gradient of a weight that this call gives, and nothing else; None of another call, of an empty one, and of
+    other `types`."""
     if call.target != _BACKWARD or call.kwargs or len(call.results) != 3 or len(call.args) != 11:
         return None
     _, name, _ = call.results
@@ -94,7 +97,7 @@ def weight_gradient(call: Call, nodes: Mapping[str, Node]) -> WeightGradientCall
         return None
     node, g, read = nodes[name], nodes[upstream.name], nodes[x.name]
     numbers = [_numbers(n, len(node.shape) - 2) for n in (stride, padding, dilation)]
-    if node.op != "call" or node.dtype not in TYPES or 0 in (*g.shape, *read.shape) or not isinstance(groups, int):
+    if node.op != "call" or node.dtype not in types or 0 in (*g.shape, *read.shape) or not isinstance(groups, int):
         return None
     if {node.dtype, g.dtype, read.dtype} != {node.dtype} or None in numbers:
         return None
