@@ -21,6 +21,7 @@ from .products import made_alone, products
 from .program import write
 from .region import Flow
 from .sums import recomputed, with_sums
+from .weight_gradients import weight_gradients
 
 __all__ = ["explained", "match", "match_all", "match_segments", "unmade_products"]
 
@@ -203,9 +204,10 @@ def _found(
     made = {name for _, site in multiplied.found for name in site.nodes}
     convolved, unconvolved = convolutions(flow, free, unsupported, made)
     left.update(unconvolved)
+    of_weights, unmade = weight_gradients(flow, unsupported)
     attended, unattended = attentions(flow, unsupported)
-    left = {**unattended, **left}
-    takers = (*multiplied.found, *convolved, *attended)
+    left = {**unattended, **left, **unmade}
+    takers = (*multiplied.found, *convolved, *of_weights, *attended)
     matches += [(program, site, title(flow, site)) for program, site in takers]
     reasons = _left(flow, [site for _, site, _ in matches], left)
     lines = tuple(f"{flow.calls[name].target}: {reason}" for name, reason in reasons.items())
