@@ -12,6 +12,7 @@ from ..ir.program import Program
 from .attention import cpu as attention_cpu
 from .attention import renderer as attention
 from .conv import renderer as conv
+from .conv_weight import renderer as conv_weight
 from .cpu import renderer as cpu
 from .depthwise import renderer as depthwise
 from .gemm import ampere
@@ -22,6 +23,7 @@ from .rows import renderer as rows
 REALISERS: tuple[Realiser, ...] = (
     attention,
     attention_cpu,
+    conv_weight,
     conv,
     gemm,
     ampere,
