@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from cutlass import Float16, cute
+from cutlass.tensor_utils import LayoutEnum
+from cutlass.utils import hopper_helpers
 
 from fakes.convolutions import channels_last, contiguous
 from tilewright.kernels.cuda.common.cubin import taken
@@ -23,7 +26,7 @@ from tilewright.kernels.cuda.conv.shape import GROUP
 from tilewright.kernels.cuda.conv_weight import kernel as kernels
 from tilewright.kernels.cuda.conv_weight.fused import FusedWeightGradient, WeightSpec, _Launched
 from tilewright.kernels.cuda.conv_weight.kernel import Combine, WeightKernel
-from tilewright.kernels.cuda.conv_weight.shape import CHUNK, DEPTH, Patches, WeightShape, chunk_at
+from tilewright.kernels.cuda.conv_weight.shape import CHUNK, DEPTH, LINE, Patches, WeightShape, chunk_at
 from tilewright.kernels.cuda.conv_weight.tiles import DEFAULTS, KNOBS, MOST_STEPS, make_point
 
 Case = tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]
@@ -219,6 +222,27 @@ def reference(case: Case, x: np.ndarray[Any, Any], g: np.ndarray[Any, Any]) -> n
         [0] * len(stride), groups, [False, True, False],
     )  # fmt: skip
     return made[1].numpy()  # type: ignore[no-any-return]
+
+
+def test_stages_lie_as_wgmma_reads_them() -> None:
+    """M and N contiguous, 64 of them a line of 128 bytes, then all pixels, then the next 64, then the next stage."""
+    found: list[str] = []
+
+    @cute.jit  # type: ignore[untyped-decorator]
+    def ask() -> None:
+        for rows, columns in ((128, 64), (256, 192)):
+            tile = (rows, columns, DEPTH)
+            for make in (hopper_helpers.make_smem_layout_a, hopper_helpers.make_smem_layout_b):
+                made = make(LayoutEnum.COL_MAJOR, tile, Float16, 4)
+                found.append(f"{made.inner} {made.outer}")
+
+    ask()
+    for size, text in zip((128, 64, 256, 192), found, strict=True):
+        block = LINE // 2 * DEPTH
+        apart = block if size > 64 else 0
+        wanted = f"(({LINE // 2},{size // 64}),(8,8),(1,4)):((1,{apart}),({LINE // 2},{8 * LINE // 2}),(0,{size * DEPTH}))"
+        assert text == f"S<3,4,3> {wanted}"
+        assert chunk_at(3, 9) == 2 * block + 3 * LINE + (1 ^ 3) * CHUNK
 
 
 def test_pixels_are_cut_into_splits_of_whole_steps() -> None:
