@@ -32,8 +32,6 @@ from .prune import early, pruned
 from .writes import written
 
 _LARGEST_CONSTANT = 256  # elements that are written into the graph itself
-# Of these the derivative is known as a whole.
-_WHOLE_IN_TRAINING = {"detach", "detach_", *DEPTHWISE_LOWERINGS}
 _BY_VALUE = "Python code takes a number out of a tensor, which is known only when it runs"
 
 
@@ -96,7 +94,7 @@ def _graph_of(
     leaves = pytree.tree_leaves((args, kwargs))
     marked = [name for leaf, name in zip(leaves, traced.inputs, strict=True) if any(leaf is t for t in asked)]
     states = [name for name, path in traced.states.items() if path in gradients.parameters]
-    graph = _Walk(module, traced, without=_WHOLE_IN_TRAINING).graph(args, kwargs)
+    graph = _Walk(module, traced, without={"detach", "detach_", *DEPTHWISE_LOWERINGS}).graph(args, kwargs)
     names = {n.name for n in graph.nodes}
     return replace(graph, wanted=tuple(n for n in (*marked, *states) if n in names))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import replace
-from functools import partial
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,9 +22,10 @@ from tilewright.kernels.cuda.common.cubin import taken
 from tilewright.kernels.cuda.common.spec import ArraySpec
 from tilewright.kernels.cuda.conv import gather
 from tilewright.kernels.cuda.conv.shape import GROUP
+from tilewright.kernels.cuda.conv_weight import filling, split_sums
 from tilewright.kernels.cuda.conv_weight import kernel as kernels
 from tilewright.kernels.cuda.conv_weight.fused import FusedWeightGradient, WeightSpec, _Launched
-from tilewright.kernels.cuda.conv_weight.kernel import Combine, WeightKernel
+from tilewright.kernels.cuda.conv_weight.kernel import WeightKernel
 from tilewright.kernels.cuda.conv_weight.shape import CHUNK, DEPTH, LINE, Patches, WeightShape, chunk_at
 from tilewright.kernels.cuda.conv_weight.tiles import DEFAULTS, KNOBS, MOST_STEPS, make_point
 
@@ -126,21 +126,19 @@ def plain_numbers(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[float]]:
         arch=nothing, make_tensor=lambda there, layout: there, make_layout=lambda shape: shape,
         make_rmem_tensor=lambda shape, kind: [0.0],
     )  # fmt: skip
-    for module in (gather, kernels):
-        monkeypatch.setattr(module, "Int32", int)
-        monkeypatch.setattr(module, "Int64", int)
+    for module in (gather, kernels, filling, split_sums):
+        for name, plain in (("Int32", int), ("Int64", int), ("Float32", Number), ("Boolean", bool), ("cute", fake)):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, plain)
         monkeypatch.setattr(module, "cutlass", SimpleNamespace(min=min, max=max))
     monkeypatch.setattr(gather, "read_group", read)
     monkeypatch.setattr(gather, "read_wide", read_wide)
-    monkeypatch.setattr(kernels, "cute", fake)
-    monkeypatch.setattr(kernels, "Float32", Number)
-    monkeypatch.setattr(kernels, "Boolean", bool)
-    monkeypatch.setattr(kernels, "m", SimpleNamespace(select=lambda c, yes, no: yes if c else no))
-    monkeypatch.setattr(kernels, "arrive", lambda barrier: None)
-    monkeypatch.setattr(kernels, "planes_of", lambda values, scale, planes: [values])
-    monkeypatch.setattr(kernels, "write_chunk", write)
-    monkeypatch.setattr(kernels, "when", lambda condition, body: body() if condition else None)
-    monkeypatch.setattr(kernels, "loop", lambda low, high, body: [body(i) for i in range(low, high)])
+    monkeypatch.setattr(split_sums, "m", SimpleNamespace(select=lambda c, yes, no: yes if c else no))
+    monkeypatch.setattr(filling, "arrive", lambda barrier: None)
+    monkeypatch.setattr(filling, "planes_of", lambda values, scale, planes: [values])
+    monkeypatch.setattr(filling, "write_chunk", write)
+    monkeypatch.setattr(split_sums, "when", lambda condition, body: body() if condition else None)
+    monkeypatch.setattr(split_sums, "loop", lambda low, high, body: [body(i) for i in range(low, high)])
     return stage
 
 
@@ -174,11 +172,12 @@ def test_what_is_gathered_and_multiplied_and_added_up_is_the_gradient(
     spec, rng = spec_of(case, last=last), np.random.default_rng(0)
     point = make_point(spec.shape, DEFAULTS | {"precision": "tf32", "splits": 2, "columns": 64})
     launched = _Launched(spec, point, strides_of(spec))
-    kernel, combine = launched.kernel, launched.combine
-    kernel.scaled = False
-    kernel.item = 4
+    kernel, combine = launched.kernel, launched.sums
+    kernel.scaled = kernel.filling.scaled = False
     dense, windowed = (memory(o.shape, s, rng) for o, s in zip(spec.read, strides_of(spec), strict=True))
-    tensors = tuple(SimpleNamespace(iterator=SimpleNamespace(toint=lambda x=x: x.ctypes.data)) for x in (windowed, dense))
+    tensors = tuple(
+        SimpleNamespace(iterator=SimpleNamespace(toint=lambda x=x: x.ctypes.data)) for x in (windowed, dense)
+    )
     splits, each = point.cut(spec.shape, 132)
     groups, sizes = spec.shape.windowed.groups, (point.rows, point.columns)
     matrix = [size * tiles for size, tiles in zip(sizes, point.tiles, strict=True)]
@@ -190,13 +189,12 @@ def test_what_is_gathered_and_multiplied_and_added_up_is_the_gradient(
             for step in range(min(each, spec.shape.steps - split * each)):
                 plain_numbers.clear()
                 for thread in range(point.producers):
-                    kernel._fill(tensors, (bases, None, 0), place, thread, (step, split * each))
+                    kernel.filling.fill(tensors, (bases, None, 0), place, thread, (step, split * each))
                 slot = step % point.stages
                 read = [
-                    np.array([[plain_numbers[base + slot * size * DEPTH * 2 + chunk_at(k, q)] for q in range(size // GROUP)]
-                              for k in range(DEPTH)]).reshape(DEPTH, size)
+                    stage_at(plain_numbers, base + slot * size * DEPTH * 2, size)
                     for base, size in zip(bases, sizes, strict=True)
-                ]  # fmt: skip
+                ]
                 assert len(plain_numbers) == DEPTH * sum(sizes) // GROUP
                 product += read[0].T @ read[1]
             for group, warp, lane in np.ndindex(2, 4, 32):
@@ -210,6 +208,12 @@ def test_what_is_gathered_and_multiplied_and_added_up_is_the_gradient(
     for number in range(groups * spec.shape.windowed.columns * combine.rows):
         combine._one(Flat(results), Flat(out), splits, number)
     np.testing.assert_allclose(out, reference(case, windowed, dense).reshape(-1), rtol=1e-4, atol=1e-4)
+
+
+def stage_at(written: dict[int, list[float]], start: int, size: int) -> np.ndarray[Any, Any]:
+    """A stage's operand as wgmma reads it: (pixels, rows)."""
+    lines = [[written[start + chunk_at(k, q)] for q in range(size // GROUP)] for k in range(DEPTH)]
+    return np.array(lines).reshape(DEPTH, size)
 
 
 def reference(case: Case, x: np.ndarray[Any, Any], g: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -240,8 +244,8 @@ def test_stages_lie_as_wgmma_reads_them() -> None:
     for size, text in zip((128, 64, 256, 192), found, strict=True):
         block = LINE // 2 * DEPTH
         apart = block if size > 64 else 0
-        wanted = f"(({LINE // 2},{size // 64}),(8,8),(1,4)):((1,{apart}),({LINE // 2},{8 * LINE // 2}),(0,{size * DEPTH}))"
-        assert text == f"S<3,4,3> {wanted}"
+        steps = f"((1,{apart}),({LINE // 2},{8 * LINE // 2}),(0,{size * DEPTH}))"
+        assert text == f"S<3,4,3> (({LINE // 2},{size // 64}),(8,8),(1,4)):{steps}"
         assert chunk_at(3, 9) == 2 * block + 3 * LINE + (1 ^ 3) * CHUNK
 
 
@@ -261,7 +265,7 @@ def test_pixels_are_cut_into_splits_of_whole_steps() -> None:
 def test_knobs_that_do_not_fit_are_refused() -> None:
     shape = spec_of(SHAPES[0]).shape
     for wrong in ({"rows": 64}, {"rows": 256, "columns": 256}, {"columns": 256, "producers": 256}, {"unknown": 1}):
-        with pytest.raises(ValueError, match="knob|registers"):
+        with pytest.raises(ValueError, match=r"knob|registers"):
             make_point(shape, DEFAULTS | {"precision": "fp16x3"} | wrong)
     with pytest.raises(ValueError, match="is not one of"):
         FusedWeightGradient(spec_of(SHAPES[0]), {"precision": "plain"})

@@ -290,6 +290,7 @@ class Own(torch.autograd.Function):
     with pytest.raises(ValueError, match=r"autograd\.Function"):
         case(SOURCE.replace("class Model", f"{own}\nclass Model").replace("* mask + x", "* mask + Own.apply(x)"))
 
+
 BLOCK = """
 import torch
 from torch import nn

@@ -1,5 +1,5 @@
-"""Gradients of a convolution: of its input the convolution the other way, of its weight what torch's own backward gives,
-of its bias sums over all but the channels."""
+"""Gradients of a convolution: of its input the convolution the other way, of its weight what torch's own backward
+gives, of its bias sums over all but the channels."""
 
 from __future__ import annotations
 
@@ -24,9 +24,12 @@ def convolution_shares(
     tape, node = again.tape, found.node
     if found.bias is not None and found.bias.name in wanted:
         ones = (1,) * len(found.out)
-        yield found.bias.name, summed_to((*found.bias.shape, *ones), g, node.shape).expand(
-            (*found.bias.shape, *ones)
-        ).reshape(found.bias.shape)
+        yield (
+            found.bias.name,
+            summed_to((*found.bias.shape, *ones), g, node.shape)
+            .expand((*found.bias.shape, *ones))
+            .reshape(found.bias.shape),
+        )
     if found.x.name not in wanted and found.weight.name not in wanted:
         return
     upstream, weight = g.expand(node.shape).to(node.dtype), again.value(found.weight.name)

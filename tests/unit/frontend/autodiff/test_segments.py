@@ -11,15 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fakes.gradients import Of, agree, agree_all, leaf, traced
-from tilewright.facts.gradients import Gradients
-from tilewright.facts.segment import Segment
 from tilewright.frontend.autodiff import segments
 from tilewright.frontend.lowering import products as lower_products
-from tilewright.frontend.prune import early, pruned
-from tilewright.frontend.trace import trace_training
-from tilewright.ir.graph import VIEWS, Graph
-from tilewright.judge.candidate_process.step import tensors_of
-from tilewright.realise.case_code import case_code
+from tilewright.ir.graph import VIEWS
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.each(3)]
 

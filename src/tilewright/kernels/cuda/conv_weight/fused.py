@@ -29,9 +29,10 @@ from ..gemm.host.kernels import Epilogue, KernelStore
 from ..gemm.host.launch import processors_of
 from ..gemm.host.recorded import RecordedLaunch, Results, is_aligned, run_on
 from ..rows.plan import Gpu
-from .kernel import Combine, WeightKernel
+from .kernel import WeightKernel
 from .magnitudes import Magnitudes
 from .shape import Patches, WeightShape
+from .split_sums import SplitSums
 from .tiles import DEFAULTS, WeightPoint, make_point
 
 ARCH = "sm_90a"
@@ -55,7 +56,8 @@ class WeightSpec:
         return self.dense, self.windowed
 
     def walk(self, strides: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Strides of an operand along (sample, group, channel, three spatial dimensions), 0 where it has one element."""
+        """Strides of an operand along (sample, group, channel, three spatial dimensions), 0 where it has one
+        element."""
         n, *rest = (0 if size == 1 else step for step, size in zip(strides, shape, strict=True))
         group, channel, *places = rest if self.shape.windowed.groups > 1 else (0, *rest)
         return (n, group, channel, *(0,) * (3 - len(places)), *places)
@@ -92,7 +94,7 @@ class FusedWeightGradient:
 
     def _steps(self, *given: Tensor) -> Results:
         """The same, with nothing known of earlier calls."""
-        spec, shape = self.spec, self.spec.shape.windowed
+        spec = self.spec
         for tensor, own in zip(given, spec.read, strict=True):
             if tuple(tensor.shape) != own.shape or tensor.dtype != DTYPES[own.dtype]:
                 raise ValueError(f"{spec.name}: {own.dtype} {own.shape} is wanted, not {tensor.dtype} {tensor.shape}")
@@ -174,14 +176,14 @@ class _Launched:
                 Magnitudes(spec.shape.dense, dense, first=s.groups * s.channels), Magnitudes(whole, windowed, first=0)
             )  # fmt: skip
         self.kernel = WeightKernel(spec.shape, point, dtype=dtype, walks=(windowed, dense))
-        self.combine = Combine(spec.shape, point)
+        self.sums = SplitSums(spec.shape, point)
 
     def __call__(self, tensors: tuple[Any, ...], splits: Any, steps: Any, _: Any, stream: Any) -> None:
         dense, windowed, highest, results, out = tensors
         for look, x in zip(self.looks, (dense, windowed), strict=False):
             look.launch(x, highest, stream)
         self.kernel.launch((windowed, dense, highest, results), splits, steps, stream)
-        self.combine.launch(results, out, splits, stream)
+        self.sums.launch(results, out, splits, stream)
 
 
 def _fake(dtype: str, shape: tuple[Any, ...], strides: tuple[Any, ...]) -> Any:

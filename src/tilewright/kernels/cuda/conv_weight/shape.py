@@ -1,4 +1,5 @@
-"""What the gradient of a convolution's weight is, and in which order its kernel goes through it: plain numbers, no CUDA.
+"""What the gradient of a convolution's weight is, and in which order its kernel goes through it: plain numbers, no
+CUDA.
 
     dw[g, a, b, t] = sum over (n, o) of dense[n, g A + a, o] * windowed[n, g B + b, o stride + start + t step]
 

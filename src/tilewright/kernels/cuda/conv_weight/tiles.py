@@ -59,6 +59,10 @@ class WeightPoint:
     def stage_bytes(self) -> int:
         return (self.rows + self.columns) * DEPTH * 2 * self.planes
 
+    def stage(self, step: Any) -> tuple[Any, Any]:
+        """The stage of a step, and how often it has gone round, modulo 2."""
+        return step % self.stages, step // self.stages % 2
+
     def cut(self, shape: WeightShape, processors: int) -> tuple[int, int]:
         """(splits, steps of one): so many that each processor has a tile, none longer than MOST_STEPS or, where it can
         be, shorter than LEAST_STEPS."""
