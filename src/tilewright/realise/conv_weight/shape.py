@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...ir.access import Position
 from ...ir.program import Contraction, Operand, Program
 from ...kernels.cuda.conv.shape import Triple
@@ -46,6 +48,6 @@ def operands_of(program: Program) -> tuple[Operand, Operand]:
     return named[item.left.operand], named[item.right.operand]
 
 
-def _three(values: list[int] | tuple[int, ...], fill: int) -> Triple:
+def _three(values: Sequence[int], fill: int) -> Triple:
     one, two, three = (*(fill for _ in range(3 - len(values))), *values)
     return one, two, three

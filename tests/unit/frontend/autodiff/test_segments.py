@@ -229,13 +229,13 @@ def test_segments_lie_between_what_torch_does() -> None:
         assert set(segment.kept) <= set(segment.inputs) and set(segment.graded) <= set(segment.outputs)
 
 
-def test_a_depthwise_convolution_is_torchs_where_gradients_lead_through_its_image() -> None:
-    """Its weights' gradient alone is led through."""
+def test_a_depthwise_convolution_begins_a_segment() -> None:
+    """As other convolutions do: what reads it is in the segment, and what makes its image is in one before."""
 
     def convolved(x: Tensor, w: Tensor) -> Tensor:
-        return torch.relu(F.conv2d(x * 2, w, padding=1, stride=2, groups=3)) + 1
+        return torch.relu(F.conv2d(x, w, padding=1, stride=2, groups=3)) + 1
 
     x, w = leaf(2, 3, 7, 8), leaf(3, 1, 3, 3)
     agree(convolved, x.detach(), w)
-    found = segments(traced(Of(convolved), [x, w]), products=True)
-    assert found and not any("conv2d" in name for s in found for name in s.calls)
+    found = segments(traced(Of(lambda x, w: convolved(x * 2, w)), [x, w]), products=True)
+    assert [s.title for s in found] == ["mul", "conv2d -> relu -> add"]
