@@ -12,6 +12,7 @@ from ..ir.program import Program
 from .attention import cpu as attention_cpu
 from .attention import renderer as attention
 from .conv import renderer as conv
+from .conv_weight import depthwise as depthwise_weight
 from .conv_weight import renderer as conv_weight
 from .cpu import renderer as cpu
 from .depthwise import renderer as depthwise
@@ -28,6 +29,7 @@ REALISERS: tuple[Realiser, ...] = (
     gemm,
     ampere,
     depthwise,
+    depthwise_weight,
     rows,
     cpu,
 )  # the first that fits makes a program

@@ -22,9 +22,9 @@ from tilewright.kernels.cuda.common.cubin import taken
 from tilewright.kernels.cuda.common.spec import ArraySpec
 from tilewright.kernels.cuda.conv import gather
 from tilewright.kernels.cuda.conv.shape import GROUP
-from tilewright.kernels.cuda.conv_weight import filling, split_sums
+from tilewright.kernels.cuda.conv_weight import depthwise, filling, split_sums
 from tilewright.kernels.cuda.conv_weight import kernel as kernels
-from tilewright.kernels.cuda.conv_weight.fused import FusedWeightGradient, WeightSpec, _Launched
+from tilewright.kernels.cuda.conv_weight.fused import FusedDepthwiseWeight, FusedWeightGradient, WeightSpec, _Launched
 from tilewright.kernels.cuda.conv_weight.kernel import WeightKernel
 from tilewright.kernels.cuda.conv_weight.shape import CHUNK, DEPTH, LINE, Patches, WeightShape, chunk_at
 from tilewright.kernels.cuda.conv_weight.tiles import DEFAULTS, KNOBS, MOST_STEPS, make_point
@@ -126,11 +126,11 @@ def plain_numbers(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[float]]:
         arch=nothing, make_tensor=lambda there, layout: there, make_layout=lambda shape: shape,
         make_rmem_tensor=lambda shape, kind: [0.0],
     )  # fmt: skip
-    for module in (gather, kernels, filling, split_sums):
-        for name, plain in (("Int32", int), ("Int64", int), ("Float32", Number), ("Boolean", bool), ("cute", fake)):
+    for module in (gather, kernels, filling, split_sums, depthwise):
+        for name, plain in (("Int32", int), ("Int64", int), ("Float32", Number), ("Boolean", bool), ("cute", fake),
+                            ("cutlass", SimpleNamespace(min=min, max=max))):  # fmt: skip
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, plain)
-        monkeypatch.setattr(module, "cutlass", SimpleNamespace(min=min, max=max))
     monkeypatch.setattr(gather, "read_group", read)
     monkeypatch.setattr(gather, "read_wide", read_wide)
     monkeypatch.setattr(split_sums, "m", SimpleNamespace(select=lambda c, yes, no: yes if c else no))
@@ -226,6 +226,69 @@ def reference(case: Case, x: np.ndarray[Any, Any], g: np.ndarray[Any, Any]) -> n
         [0] * len(stride), groups, [False, True, False],
     )  # fmt: skip
     return made[1].numpy()  # type: ignore[no-any-return]
+
+
+TAPS: tuple[Case, ...] = (
+    ((2, 5, 9, 8), (5, 1, 3, 3), {"padding": (1, 1)}),
+    ((3, 4, 12, 9), (4, 1, 3, 2), {"stride": (2, 1), "padding": (0, 1), "dilation": (1, 2)}),
+    ((2, 3, 31), (3, 1, 7), {"stride": (2,), "padding": (3,)}),
+    ((1, 2, 5, 6, 4), (2, 1, 2, 3, 1), {"padding": (1, 0, 0)}),
+)
+
+
+@pytest.mark.usefixtures("plain_numbers")
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("case", TAPS)
+def test_products_of_each_tap_are_the_gradient_of_a_depthwise_weight(
+    case: Case, last: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All threads of all parts: each pixel once, and nothing outside of the image."""
+    case = case[0], case[1], case[2] | {"groups": case[0][1]}
+    spec, rng, parts = spec_of(case, last=last), np.random.default_rng(0), 2
+    windowed, dense = (memory(o.shape, s, rng) for o, s in zip(spec.read[::-1], strides_of(spec)[::-1], strict=True))
+
+    def read(dtype: str, address: int, offsets: list[int], tests: list[int | None]) -> list[float]:
+        return gather.read_group(4, address, offsets, tests)
+
+    monkeypatch.setattr(depthwise, "read_widened", read)
+    monkeypatch.setattr(depthwise, "_lib", SimpleNamespace(fma=lambda a, b, c: a * b + c))
+    monkeypatch.setattr(depthwise, "Int32", int)
+    kernel = FusedDepthwiseWeight(spec, {}).launched(strides_of(spec)).kernel
+    tensors = tuple(
+        SimpleNamespace(iterator=SimpleNamespace(toint=lambda x=x: x.ctypes.data)) for x in (windowed, dense)
+    )
+    s = spec.shape.windowed
+    made = np.zeros((s.groups, s.all_taps))
+    for channel, part, thread in np.ndindex(s.groups, parts, depthwise.THREADS):
+        sums = [0.0] * s.all_taps
+        for turn in range(-(-s.pixels // (parts * depthwise.THREADS))):
+            kernel._pixel(tensors, channel, sums, (part, parts, thread), turn)
+        made[channel] += sums
+    np.testing.assert_allclose(made.reshape(-1), reference(case, windowed, dense).reshape(-1), rtol=1e-4, atol=1e-4)
+
+
+def test_parts_fill_the_gpu_and_none_has_few_pixels() -> None:
+    many = replace_pixels(TAPS[0], (64, 96, 56, 56))
+    assert depthwise.parts_of(many, 132) * 96 >= 8 * 132
+    assert depthwise.parts_of(spec_of((TAPS[0][0], TAPS[0][1], TAPS[0][2] | {"groups": 5})).shape, 132) == 1
+    with pytest.raises(ValueError, match="no depthwise"):
+        FusedDepthwiseWeight(spec_of(SHAPES[0]), {})
+    with pytest.raises(ValueError, match="legal is parts"):
+        FusedDepthwiseWeight(spec_of((TAPS[0][0], TAPS[0][1], TAPS[0][2] | {"groups": 5})), {"parts": 3})
+
+
+def replace_pixels(case: Case, x: tuple[int, ...]) -> WeightShape:
+    """The same convolution of a larger image."""
+    return spec_of((x, (x[1], *case[1][1:]), case[2] | {"groups": x[1]})).shape
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "taps"), [("f32", 7), ("bf16", 3), ("f16", 5)])
+def test_the_kernel_of_taps_compiles_and_spills_nothing(dtype: str, taps: int) -> None:
+    spec = spec_of(((8, 24, 30, 29), (24, 1, taps, taps), {"padding": (1, 1), "groups": 24}), dtype)
+    launch = FusedDepthwiseWeight(spec, {}).compile(strides_of(spec), "--keep-cubin")
+    found = taken(launch.artifacts.CUBIN)  # type: ignore[attr-defined]
+    assert len(found) == 2 and not any(k.local_bytes for k in found)
 
 
 def test_stages_lie_as_wgmma_reads_them() -> None:

@@ -69,8 +69,9 @@ def render(program: Program, name: str, point: Point, device: Device) -> tuple[S
     (output,) = program.outputs
     text = _TEXT.format(
         name=name, output=output.shape, dense=dense.shape, windowed=windowed.shape,
-        shape=repr(weight_shape_of(program)), dense_spec=_spec(dense), windowed_spec=_spec(windowed),
-        output_spec=_spec(Operand(name=output.name, dtype=output.dtype, shape=output.shape)), knobs=repr(dict(point)),
+        shape=repr(weight_shape_of(program)), dense_spec=array_spec(dense), windowed_spec=array_spec(windowed),
+        output_spec=array_spec(Operand(name=output.name, dtype=output.dtype, shape=output.shape)),
+        knobs=repr(dict(point)),
     )  # fmt: skip
     read = [o.name for o in program.operands]
     assert read == [dense.name, windowed.name]
@@ -85,7 +86,7 @@ def skeleton_files() -> tuple[SourceFile, ...]:
     return (*conv.skeleton_files(), *carried(["cuda/conv_weight"]))
 
 
-def _spec(operand: Operand) -> str:
+def array_spec(operand: Operand) -> str:
     return tensors([Operand(name=operand.name, dtype=operand.dtype, shape=operand.shape, order=operand.order)]).strip()
 
 

@@ -34,9 +34,9 @@ def weight_shape_of(program: Program) -> WeightShape | None:
     columns, channels_of_one, *taps = program.domain[at:]
     return WeightShape(windowed=Patches(
         batch=item.over[0], groups=program.domain[0] if at else 1, channels=channels_of_one, columns=columns,
-        image=_three(windowed.shape[2 + at :], 1), out=_three(item.over[1:], 1), taps=_three(taps, 1),
-        stride=_three([s[rank + 1 + d] for d, s in enumerate(steps)], 1), start=_three([p.start for p in places], 0),
-        step=_three([s[at + 2 + d] for d, s in enumerate(steps)], 1),
+        image=three(windowed.shape[2 + at :], 1), out=three(item.over[1:], 1), taps=three(taps, 1),
+        stride=three([s[rank + 1 + d] for d, s in enumerate(steps)], 1), start=three([p.start for p in places], 0),
+        step=three([s[at + 2 + d] for d, s in enumerate(steps)], 1),
     ))  # fmt: skip
 
 
@@ -48,6 +48,6 @@ def operands_of(program: Program) -> tuple[Operand, Operand]:
     return named[item.left.operand], named[item.right.operand]
 
 
-def _three(values: Sequence[int], fill: int) -> Triple:
+def three(values: Sequence[int], fill: int) -> Triple:
     one, two, three = (*(fill for _ in range(3 - len(values))), *values)
     return one, two, three

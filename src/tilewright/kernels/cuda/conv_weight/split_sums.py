@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import cutlass
 from cutlass import Boolean, Float32, Int32, Int64, cute
 
 from ..common import math as m
@@ -42,24 +41,30 @@ class SplitSums:
         channel, tap = self.shape.row(row)
         rows, columns = p.rows * p.tiles[0], p.columns * p.tiles[1]
         first = (Int64(whole // s.columns) * columns + whole % s.columns) * rows + row
-        apart = s.groups * columns * rows
-        total = cute.make_rmem_tensor((1,), Float32)
-        total[0] = Float32(0.0)
-
-        def some(i: Any) -> None:
-            found = []
-            for j in range(_AHEAD):
-                split = i * _AHEAD + j
-                own = cutlass.min(split, splits - 1)
-                value = cute.make_tensor(results.iterator + (first + Int64(own) * apart), cute.make_layout((1,)))[0]
-                found.append(m.select(Boolean(split < splits), value, Float32(0.0)))
-            for value in found:
-                total[0] = total[0] + value
+        total = added_up(results, first, s.groups * columns * rows, splits)
 
         def put() -> None:
             place = (Int64(whole) * s.channels + channel) * s.all_taps + tap
             there = cute.make_tensor(out.iterator + place, cute.make_layout((1,)))
-            there[0] = total[0].to(out.element_type)
+            there[0] = total.to(out.element_type)
 
-        loop(Int32(0), (splits + (_AHEAD - 1)) // _AHEAD, some)
         when(channel < s.channels, put)
+
+
+def added_up(results: Any, first: Any, apart: int, count: Any) -> Any:
+    """The sum of so many fp32 numbers, `apart` elements from one another, in their order."""
+    total = cute.make_rmem_tensor((1,), Float32)
+    total[0] = Float32(0.0)
+
+    def some(i: Any) -> None:
+        found = []
+        for j in range(_AHEAD):
+            number = i * _AHEAD + j
+            own = m.select(Boolean(number < count), number, count - 1)
+            value = cute.make_tensor(results.iterator + (first + Int64(own) * apart), cute.make_layout((1,)))[0]
+            found.append(m.select(Boolean(number < count), value, Float32(0.0)))
+        for value in found:
+            total[0] = total[0] + value
+
+    loop(Int32(0), (count + (_AHEAD - 1)) // _AHEAD, some)
+    return total[0]
