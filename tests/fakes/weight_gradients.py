@@ -10,6 +10,7 @@ from torch import Tensor
 from fakes.modules import Applies
 from fakes.realisers import cuda
 from tilewright.facts.pattern import Pattern
+from tilewright.frontend.autodiff import with_depthwise
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 
@@ -68,6 +69,6 @@ class Case:
     def pattern(self) -> Pattern:
         """What is found, with its points; the realiser must propose it."""
         with torch.no_grad():
-            graph = trace(Applies(self.backward), self.inputs("cpu"), {})
+            graph = with_depthwise(trace(Applies(self.backward), self.inputs("cpu"), {}))
         (found,) = match(graph, unsupported=cuda.unsupported, space=cuda.space, allow_tf32=True).patterns
         return found

@@ -24,7 +24,7 @@ from tilewright.facts.run import CaseFacts
 from tilewright.facts.space import Point, point
 from tilewright.frontend.trace import trace_training
 from tilewright.realise.compose import compose
-from tilewright.realise.conv_weight import renderer
+from tilewright.realise.conv_weight import depthwise, renderer
 from tilewright.run.matching import found_patterns
 from tilewright.run.optimize import write_candidate
 
@@ -56,7 +56,8 @@ NARROW = (
 
 @pytest.fixture(autouse=True)
 def proposed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(renderer, "PROVEN", True)
+    for module in (renderer, depthwise):
+        monkeypatch.setattr(module, "PROVEN", True)
 
 
 def run_of(found: Pattern, folder: Path, settings: Point) -> Any:
@@ -96,6 +97,33 @@ def test_weights_gradients_of_16_bits(case: Case, tmp_path: Path) -> None:
     (made,) = run_of(found, tmp_path, found.space.points[0])(*operands_of(found, case, g, x))
     assert made.dtype == case.dtype
     near(made, truth_of(case, g, x, w), ALLOWED[case.dtype])
+
+
+DEEP = (
+    Case(x=(8, 40, 57, 55), w=(40, 1, 7, 7), padding=3, groups=40),
+    Case(x=(4, 72, 57, 55), w=(72, 1, 5, 5), padding=2, stride=2, groups=72),
+    Case(x=(6, 24, 700), w=(24, 1, 7), padding=6, dilation=2, groups=24),
+    Case(x=(4, 96, 28, 28), w=(96, 1, 3, 3), padding=1, groups=96, dtype=WIDE),
+    Case(x=(4, 96, 28, 28), w=(96, 1, 3, 3), padding=1, groups=96, dtype=HALF),
+)
+
+
+@pytest.mark.parametrize("case", DEEP, ids=lambda c: c.name)
+def test_depthwise_weights_gradients_at_every_point(case: Case, tmp_path: Path) -> None:
+    found = case.pattern()
+    assert found.space.knobs[0].name == "parts"
+    g, x, w = case.inputs("cuda")
+    exact = truth_of(case, g, x, w)
+    viewed = dict(zip(("g", "x"), (g, x), strict=True))  # as traced: upstream, then the image
+    (site,) = found.matches
+    given = []
+    for operand, bind in zip(found.program.operands, site.operands, strict=True):
+        t = viewed["x"] if operand.indexed else viewed["g"]
+        given.append(t.reshape(bind.split).permute(bind.order).reshape(operand.shape))
+    for settings in found.space.points:
+        (made,) = run_of(found, tmp_path / str(dict(settings)["parts"]), settings)(*given)
+        assert made.dtype == case.dtype
+        near(made, exact, 1e-6 if case.dtype == torch.float32 else ALLOWED[case.dtype])
 
 
 @pytest.mark.parametrize("number", range(6))

@@ -15,7 +15,7 @@ from fakes.weight_gradients import Case
 from tilewright.frontend.trace import trace
 from tilewright.fusion import explained, match
 from tilewright.kernels.cuda.conv_weight.tiles import DEFAULTS, make_point
-from tilewright.realise.conv_weight import renderer
+from tilewright.realise.conv_weight import depthwise, renderer
 from tilewright.realise.conv_weight.points import work_ns
 from tilewright.realise.conv_weight.shape import weight_shape_of
 from tilewright.realise.realiser import Refused
@@ -109,3 +109,48 @@ def test_another_contraction_is_foreign() -> None:
     (found,) = match(graph, unsupported=cuda.unsupported, space=cuda.space).patterns
     answer = renderer.fits(found.program, H200)
     assert isinstance(answer, Refused) and answer.foreign
+
+
+DEEP = (
+    Case(x=(4, 24, 28, 27), w=(24, 1, 5, 3), stride=2, padding=2, groups=24),
+    Case(x=(4, 24, 200), w=(24, 1, 7), padding=6, dilation=2, groups=24, dtype=torch.bfloat16),
+    Case(x=(1, 24, 9, 30), w=(24, 1, 1, 3), padding=1, groups=24),
+)
+
+
+@pytest.mark.parametrize("case", DEEP, ids=lambda c: c.name)
+def test_a_depthwise_weights_gradient_is_read_back_from_its_sum(case: Case) -> None:
+    found = depthwise.depthwise_gradient(case.pattern().program)
+    assert found is not None
+    s, rank = found.shape.windowed, len(case.x) - 2
+    assert (s.batch, s.groups, *s.image[3 - rank :], *s.taps[3 - rank :]) == (*case.x[:2], *case.x[2:], *case.w[2:])
+    assert s.out[3 - rank :] == case.out[2:] and (s.channels, s.columns) == (1, 1)
+    wide = [i for i, n in enumerate(case.w[2:], 3 - rank) if n > 1]
+    assert all(s.step[i] == case.dilation for i in wide) and s.start[3 - rank :] == (-case.padding,) * rank
+    assert all(s.stride[i] == case.stride for i in range(3 - rank, 3))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(x=(4, 24, 28, 27), w=(48, 1, 3, 3), groups=24),  # two results of a channel
+        Case(x=(4, 24, 28, 27), w=(24, 1, 9, 9), groups=24),  # more taps than a thread has sums for
+    ],
+    ids=lambda c: c.name,
+)
+def test_others_are_the_rows_engines(case: Case) -> None:
+    found = case.pattern()
+    assert depthwise.depthwise_gradient(found.program) is None and found.kind.endswith("reduce")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", DEEP[:2], ids=lambda c: c.name)
+def test_the_file_of_a_depthwise_weight_compiles(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = case.pattern().space.points
+    monkeypatch.setattr(depthwise, "PROVEN", True)
+    found = case.pattern()
+    assert found.space.points[0] == (("parts", "auto"),) and before != found.space.points
+    module: Any = load_fused(found.program, tmp_path)
+    given = [torch.empty_strided(o.shape, o.strides, dtype=case.dtype, device="meta") for o in found.program.operands]
+    (made,) = module._FUSED(*given)
+    assert made.shape == found.program.outputs[0].shape and made.dtype == case.dtype
