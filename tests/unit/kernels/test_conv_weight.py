@@ -81,6 +81,14 @@ class Number(float):
         return Number(float(self) + other)
 
 
+class Factors(dict[tuple[int, int], float]):
+    """Of the rows and columns of a tile."""
+
+    def __setitem__(self, at: tuple[int, int], value: float) -> None:
+        assert at not in self, "written twice"
+        super().__setitem__(at, value)
+
+
 class Flat:
     """A tensor of one dimension, from a place on."""
 
@@ -135,6 +143,10 @@ def plain_numbers(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[float]]:
     monkeypatch.setattr(gather, "read_wide", read_wide)
     monkeypatch.setattr(split_sums, "m", SimpleNamespace(select=lambda c, yes, no: yes if c else no))
     monkeypatch.setattr(filling, "arrive", lambda barrier: None)
+    monkeypatch.setattr(filling, "scale_exponent", lambda bits: bits)
+    monkeypatch.setattr(filling, "power_of_two", lambda exponent: 2.0**exponent)
+    monkeypatch.setattr(filling, "m", SimpleNamespace(select=lambda c, yes, no: yes if c else no))
+    monkeypatch.setattr(filling, "when", lambda condition, body: body() if condition else None)
     monkeypatch.setattr(filling, "planes_of", lambda values, scale, planes: [values])
     monkeypatch.setattr(filling, "write_chunk", write)
     monkeypatch.setattr(split_sums, "when", lambda condition, body: body() if condition else None)
@@ -168,12 +180,13 @@ def lanes_sums(kernel: WeightKernel, product: np.ndarray[Any, Any], thread: tupl
 def test_what_is_gathered_and_multiplied_and_added_up_is_the_gradient(
     case: Case, last: bool, plain_numbers: dict[int, list[float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All threads of every tile and split, and of what adds the splits up. `last`: operands in channels-last."""
+    """All threads of every tile and split, and of what adds the splits up. `last`: operands in channels-last, and
+    nothing is scaled; else each channel is, by a power of two of its own."""
     spec, rng = spec_of(case, last=last), np.random.default_rng(0)
     point = make_point(spec.shape, DEFAULTS | {"precision": "tf32", "splits": 2, "columns": 64})
     launched = _Launched(spec, point, strides_of(spec))
     kernel, combine = launched.kernel, launched.sums
-    kernel.scaled = kernel.filling.scaled = False
+    kernel.scaled = kernel.filling.scaled = not last
     dense, windowed = (memory(o.shape, s, rng) for o, s in zip(spec.read, strides_of(spec), strict=True))
     tensors = tuple(
         SimpleNamespace(iterator=SimpleNamespace(toint=lambda x=x: x.ctypes.data)) for x in (windowed, dense)
@@ -183,13 +196,19 @@ def test_what_is_gathered_and_multiplied_and_added_up_is_the_gradient(
     matrix = [size * tiles for size, tiles in zip(sizes, point.tiles, strict=True)]
     results = np.full(splits * groups * matrix[0] * matrix[1], np.nan)
     bases = (0, 1 << 24)
+    exponents = [int(e) for e in rng.integers(-9, 9, groups * (spec.shape.windowed.channels + point.columns * 2))]
     for split in range(splits):
         for place in np.ndindex(*point.tiles, groups):
-            product = np.zeros(sizes)
+            product, factors = np.zeros(sizes), Factors()
+            for thread in range(0 if last else point.threads):
+                kernel.filling.find_factors(factors, exponents, place, thread)
+            for (number, which), factor in factors.items():
+                channel = channel_of(spec.shape, sizes, place, number)
+                assert channel is None or factor == 2.0 ** (-exponents[channel] if which else exponents[channel])
             for step in range(min(each, spec.shape.steps - split * each)):
                 plain_numbers.clear()
                 for thread in range(point.producers):
-                    kernel.filling.fill(tensors, (bases, None, 0), place, thread, (step, split * each))
+                    kernel.filling.fill(tensors, (bases, factors, 0), place, thread, (step, split * each))
                 slot = step % point.stages
                 read = [
                     stage_at(plain_numbers, base + slot * size * DEPTH * 2, size)
@@ -201,13 +220,25 @@ def test_what_is_gathered_and_multiplied_and_added_up_is_the_gradient(
                 monkeypatch.setattr(kernels.cute.arch, "lane_idx", lambda lane=lane: lane, raising=False)
                 monkeypatch.setattr(kernels.cute.arch, "warp_idx", lambda warp=warp: warp, raising=False)
                 kernel.sums = SimpleNamespace(one=lanes_sums(kernel, product, (group, warp, lane)))  # type: ignore[assignment]
-                kernel._finish(list(range(point.parts)), None, Flat(results), place, (split, group))
+                kernel._finish(list(range(point.parts)), factors, Flat(results), place, (split, group))
     assert not np.isnan(results).any()
     combine.rows = spec.shape.row_groups * GROUP
     out = np.full(prod(spec.output.shape), np.nan)
     for number in range(groups * spec.shape.windowed.columns * combine.rows):
         combine._one(Flat(results), Flat(out), splits, number)
     np.testing.assert_allclose(out, reference(case, windowed, dense).reshape(-1), rtol=1e-4, atol=1e-4)
+
+
+def channel_of(
+    shape: WeightShape, sizes: tuple[int, int], place: tuple[int, ...], number: int
+) -> int | None:  # fmt: skip
+    """Of a row, or a column behind them, of a tile: the windowed channels are counted first. None: behind the last."""
+    s = shape.windowed
+    if number < sizes[0]:
+        own, _ = shape.row(place[0] * sizes[0] + number)
+        return place[2] * s.channels + own if own < s.channels else None
+    own = place[1] * sizes[1] + number - sizes[0]
+    return s.groups * s.channels + place[2] * s.columns + own if own < s.columns else None
 
 
 def stage_at(written: dict[int, list[float]], start: int, size: int) -> np.ndarray[Any, Any]:

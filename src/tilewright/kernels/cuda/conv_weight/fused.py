@@ -8,7 +8,7 @@ from typing import Any
 
 from .depthwise import MOST_PARTS, MOST_TAPS, TapKernel, TapSums, parts_of
 from .depthwise import THREADS as TAP_THREADS
-from .host import Scrap, Strides, WeightHost, WeightSpec
+from .host import Scrap, Strides, WeightHost, WeightSpec, demand_of
 from .kernel import WeightKernel
 from .magnitudes import Magnitudes
 from .shape import Patches, WeightShape
@@ -43,7 +43,7 @@ class FusedWeightGradient(WeightHost):
     def demand(self, processors: int) -> dict[str, int | str]:
         p = self.point
         splits, _ = p.cut(self.spec.shape, processors)
-        return self.moved | {
+        return demand_of(self.spec, self.point) | {
             "registers": max(p.registers), "shared_bytes": p.stages * p.stage_bytes, "threads": p.threads,
             "ctas": splits * p.tiles[0] * p.tiles[1] * self.spec.shape.windowed.groups,
             "in_flight_bytes": p.stages * p.stage_bytes // p.threads,
@@ -101,7 +101,7 @@ class FusedDepthwiseWeight(WeightHost):
 
     def demand(self, processors: int) -> dict[str, int | str]:
         s = self.spec.shape.windowed
-        return self.moved | {
+        return demand_of(self.spec, self.point) | {
             "registers": 128, "shared_bytes": TAP_THREADS // 32 * s.all_taps * 4, "threads": TAP_THREADS,
             "ctas": s.groups * self._parts(processors), "in_flight_bytes": 32,
         }  # fmt: skip

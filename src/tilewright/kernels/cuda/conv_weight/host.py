@@ -172,13 +172,13 @@ class WeightHost(ABC):
         self(*(torch.empty_strided(o.shape, o.strides or _contiguous(o.shape), dtype=DTYPES[o.dtype], device="meta")
                for o in self.spec.read))  # fmt: skip
 
-    @property
-    def moved(self) -> dict[str, int | str]:
-        """Of `demand` what is the same for all of them."""
-        return {
-            "plan": hashlib.sha256(repr(self.point).encode()).hexdigest()[:16], "local_bytes": 0,
-            "moved_bytes": sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in (*self.spec.read, self.spec.output)),
-        }  # fmt: skip
+
+def demand_of(spec: WeightSpec, point: object) -> dict[str, int | str]:
+    """Of `WeightHost.demand` what is the same for all of them."""
+    return {
+        "plan": hashlib.sha256(repr(point).encode()).hexdigest()[:16], "local_bytes": 0,
+        "moved_bytes": sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in (*spec.read, spec.output)),
+    }  # fmt: skip
 
 
 def _fake(dtype: str, shape: tuple[Any, ...], strides: tuple[Any, ...]) -> Any:
