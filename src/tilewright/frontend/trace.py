@@ -24,6 +24,7 @@ from .draws import draws
 from .einsums import chain_einsums
 from .exported import Exported, drops, exported, functional, has_own_backward, other_flag, quiet, told_apart
 from .last_state import ends, lowered
+from .lowering.depthwise import DEPTHWISE_LOWERINGS
 from .lowering.lower import Builder, Expr, NotLowered, dtype_name, memory_order
 from .lowering.lowerings import LOWERINGS
 from .lowering.views import FILL_LOWERINGS
@@ -94,7 +95,7 @@ def _graph_of(
     leaves = pytree.tree_leaves((args, kwargs))
     marked = [name for leaf, name in zip(leaves, traced.inputs, strict=True) if any(leaf is t for t in asked)]
     states = [name for name, path in traced.states.items() if path in gradients.parameters]
-    graph = _Walk(module, traced, without={"detach", "detach_"}).graph(args, kwargs)
+    graph = _Walk(module, traced, without={"detach", "detach_", *DEPTHWISE_LOWERINGS}).graph(args, kwargs)
     names = {n.name for n in graph.nodes}
     return replace(graph, wanted=tuple(n for n in (*marked, *states) if n in names))
 

@@ -74,7 +74,7 @@ def convolutions(
         whole = convolution(flow, node) if node.name in flow.live and node.name not in multiplied else None
         if whole is None:
             continue
-        alone = by_itself(whole) if whole.channels_last or not node.order else None
+        alone = _alone(whole)
         region = _reader(flow, node.name, free) if alone is not None else None
         fused = _fused(whole, region) if region is not None else None
         made = next((f for f in (fused, alone) if f is not None and unsupported(f[0]) is None), None)
@@ -86,6 +86,17 @@ def convolutions(
         else:
             left[node.name] = "its result lies in another order" if alone is None else str(unsupported(alone[0]))
     return found[::-1], left
+
+
+def made_convolutions(flow: Flow, unsupported: Unsupported) -> dict[str, bool]:
+    """By the results of convolutions, whether a kernel makes them by themselves."""
+    found = [whole for node in flow.graph.nodes if (whole := convolution(flow, node)) is not None]
+    return {w.node.name: _alone(w) is not None and unsupported(by_itself(w)[0]) is None for w in found}
+
+
+def _alone(whole: Convolved) -> Found | None:
+    """The convolution with its bias, where its result lies in an order that kernels write."""
+    return by_itself(whole) if whole.channels_last or not whole.node.order else None
 
 
 def lies_channels_last(node: Node) -> bool:

@@ -85,14 +85,14 @@ def products(flow: Flow, regions: Sequence[Found], unsupported: Unsupported, *, 
     return Products(found=(*reversed(found), *gates), left=left)
 
 
-def unmade(flow: Flow, unsupported: Unsupported, *, allow_tf32: bool) -> frozenset[str]:
-    """The results of contractions that no kernel makes by itself."""
+def made_alone(flow: Flow, unsupported: Unsupported, *, allow_tf32: bool) -> dict[str, bool]:
+    """By the results of contractions, whether a kernel makes them by themselves."""
     found = [contraction(flow, node) for node in flow.graph.nodes if node.dtype in DTYPE_BYTES]
     wholes = [
         replace(w, allow_tf32=w.allow_tf32 or (allow_tf32 and w.node.dtype == "f32")) for w in found if w is not None
     ]
     alone = {whole.node.name: _alone(flow, whole) for whole in wholes}
-    return frozenset(name for name, made in alone.items() if made is None or unsupported(made[0]) is not None)
+    return {name: made is not None and unsupported(made[0]) is None for name, made in alone.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

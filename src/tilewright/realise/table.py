@@ -12,6 +12,8 @@ from ..ir.program import Program
 from .attention import cpu as attention_cpu
 from .attention import renderer as attention
 from .conv import renderer as conv
+from .conv_weight import depthwise as depthwise_weight
+from .conv_weight import renderer as conv_weight
 from .cpu import renderer as cpu
 from .depthwise import renderer as depthwise
 from .gemm import ampere
@@ -24,12 +26,14 @@ from .rows import renderer as rows
 REALISERS: tuple[Realiser, ...] = (
     attention,
     attention_cpu,
+    conv_weight,
     conv,
     gemm,
     ampere,
     depthwise,
     recurrent,
     recurrent_cpu,
+    depthwise_weight,
     rows,
     cpu,
 )  # the first that fits makes a program
@@ -39,6 +43,9 @@ REALISERS: tuple[Realiser, ...] = (
 UNPROVEN = frozenset(
     {
         "attention",  # tests/gpu/test_attention.py
+        "recurrent",  # tests/gpu/test_recurrent.py
+        "weight gradients",  # tests/gpu/test_conv_backward.py
+        "depthwise weight gradients",  # the same
     }
 )
 

@@ -13,6 +13,7 @@ from ...ir.matrices import matrices_of
 from ...ir.pooled import unwindowed
 from ...ir.program import Contraction, Operand, Program, Statement
 from ...kernels.cuda.conv.shape import GROUP, MOST_TAPS, ConvShape
+from ..conv_weight.shape import weight_shape_of
 from ..float8 import computes_in_float8, rounded_once
 from ..gemm import renderer as gemm
 from ..gemm.text import epilogue_of
@@ -70,7 +71,8 @@ def fits(program: Program, device: Device) -> Fit | Refused:
         return Refused(f"the convolution's skeleton needs {ARCHITECTURE} (wgmma)")
     shape = shape_of(program)
     if shape is None:
-        return Refused("a contraction that is neither a product of whole matrices, or of batches, nor a convolution")
+        why = "a contraction that is neither a product of whole matrices, or of batches, nor a convolution"
+        return Refused(why, foreign=weight_shape_of(program) is not None)
     kernel = "conv reductions" if program.reduced else ""
     return refused(_unsupported(program, shape[0], device), ranked=True, guess=True, kernel=kernel)
 

@@ -17,7 +17,6 @@ from .shape import SHAPE_FILES, shape_of
 target: Target = "cuda"
 digest, writers = "recurrent", ("recurrent/renderer.py", "recurrent/shape.py", "rows/text.py")
 ARCHITECTURE = "sm_90a"
-PROVEN = False  # whether tests/gpu/test_recurrent.py has run on a GPU; until then nothing is proposed
 _TYPES = ("f32", "f16", "bf16")
 _LONGEST = 1 << 31
 _TEXT = (
@@ -42,9 +41,7 @@ def fits(program: Program, device: Device) -> Fit | Refused:
         return Refused("no recurrent layers", foreign=True)
     if device.architecture != ARCHITECTURE:
         return Refused(f"the skeleton of recurrent layers needs {ARCHITECTURE} (clusters)")
-    if not PROVEN:
-        return Refused("the skeleton of recurrent layers has not been proven on a GPU", foreign=True)
-    return refused(_unsupported(shape_of(program), device), ranked=True)
+    return refused(_unsupported(shape_of(program), device), ranked=True, guess=True, kernel="recurrent")
 
 
 def points(program: Program, device: Device) -> Space:

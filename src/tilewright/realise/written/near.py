@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from ...facts.candidate import SourceFile
 from ...facts.problem import Target
-from ..attention import renderer as attention
+from .. import table
 
 _PRODUCT = "cuda/gemm/mainloop/wgmma.py"
 _REDUCTIONS = "cpu/reductions.h"
@@ -63,7 +63,7 @@ def skeletons_near(
     them that the module's `ops` (names of its graph's nodes) and its category have no use for are left out, with a line
     in their place. `depthwise`: the convolutions are."""
     paths = _NEAR[target][category]
-    if target == "cuda" and category == "attention" and attention.PROVEN:
+    if target == "cuda" and category == "attention" and "attention" not in table.UNPROVEN:
         paths = _ATTENTION
     if target == "cuda" and category in ("convolution", "mixed") and depthwise:
         paths = _DEPTHWISE
