@@ -279,13 +279,17 @@ class Program:
     A body with a Scan has that one alone and no Reduction; `reduced` is the Scan's dimension. One with a Contraction
     has Statements beside it, its epilogue, and Reductions of its rows, or of groups of columns: `reduced` is the last;
     of a convolution they are of its channels, of its places, or of windows of these (see `pooled`).
-    A dual GEMM is two Contractions of one left access, with Statements alone. An Attention stands alone."""
+    A dual GEMM is two Contractions of one left access, with Statements alone. An Attention stands alone.
+
+    `open`: dimensions of the domain whose size may change from call to call, without a new kernel; the domain and the
+    shapes then hold one size of many."""
 
     domain: tuple[int, ...]
     reduced: tuple[int, ...] = ()
     operands: tuple[Operand, ...]
     body: tuple[Statement | Load | Reduction | Scan | Contraction | AttentionOp, ...]
     outputs: tuple[Output, ...]
+    open: tuple[int, ...] = ()
 
     @property
     def scan(self) -> Scan | None:

@@ -87,7 +87,9 @@ class Realisers:
         for row in self.rows:
             answer = row.fits(program, self.device)
             if isinstance(answer, Fit):
-                return row, answer
+                if answer.open.issuperset(program.open):
+                    return row, answer
+                answer = Refused("a kernel for one size alone, where sizes change from call to call")
             reasons += [] if answer.foreign else [answer.why]
         return Refused("; ".join(reasons) or "no skeleton")
 

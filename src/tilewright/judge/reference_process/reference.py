@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -127,6 +127,14 @@ class Reference:
         self.marked = tuple(i for i, t in enumerate(tensors) if t.requires_grad)
         placed = [t.detach().to(self._device) for t in tensors]
         return text, self._varied(placed) if self._number in self._variants else placed
+
+    def drawn_at(self, changes: Mapping[str, int], seed: int) -> list[Tensor]:
+        """The tensors of get_inputs where some of the case's arguments are others."""
+        before, self._case = self._case, {**self._case, **changes}
+        try:
+            return self.own_inputs(seed)[1]
+        finally:
+            self._case = before
 
     def _varied(self, tensors: list[Tensor]) -> list[Tensor]:
         """The inputs at the shapes of the variant: what is cut down must have again what the whole promised."""
