@@ -165,3 +165,52 @@ def test_one_case_takes_every_size_of_its_ranges(
     check(model, ours, *model._original().get_inputs(*outside))
     assert model.FALLBACKS == {"no case has this signature": 1}
     assert len(list((tmp_path / "c" / "build").glob("*.so"))) == len(titles), "a library for each kernel, not each size"
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_under_torch_compile_one_graph_takes_every_size(tmp_path: Path, alone: None) -> None:
+    model, _ = composed(BLOCK, tmp_path)
+    ours = model.ModelNew()
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(ours, fullgraph=True, dynamic=True, backend=backend)
+    for now in [(4, 48), (3, 50), (16, 128)]:
+        (x,) = model._original().get_inputs(*now)
+        torch.testing.assert_close(compiled(x), ours(x), rtol=1e-5, atol=1e-5)
+    assert len(graphs) == 1 and model.FALLBACKS == {}
+    targets = {str(node.target) for node in graphs[0].graph.nodes if node.op == "call_function"}
+    assert any("fused_0" in target for target in targets)
+
+
+def test_what_depends_on_a_size_in_another_way_stays_apart(tmp_path: Path) -> None:
+    """A constant that is made of the size, here the share of each, is no whole number that follows it."""
+    source = PERCEPTRON.replace("return self.norm(x", "return self.norm(x / (1.0 + 1.0 / x.shape[0])")
+    problem = problem_of(source, tmp_path)
+    names: dict[str, Any] = {}
+    exec(source, names)
+    cases = cases_of(problem, names)
+    matched = found_patterns(cases, DEVICES_OF["cpu"])
+    recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
+    assert recipe and any("sizes change from call to call" in line for line in matched[0].unmatched)
+    text = next(
+        f.text for f in compose(source, cases, matched, recipe, device=DEVICES_OF["cpu"]).files if f.path == "model.py"
+    )
+    assert text.count("def _case_") == len(problem.cases)
+
+
+@pytest.mark.slow
+def test_on_a_gpu_open_dimensions_are_rows(tmp_path: Path, alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problem_of(BLOCK, tmp_path, "cuda")
+    names: dict[str, Any] = {}
+    exec(BLOCK, names)
+    matched = found_patterns(cases_of(problem, names), DEVICES_OF["cuda"])
+    norms = [p for p in matched[0].patterns if "layer_norm" in p.title]
+    assert norms and all(p.program.open == (0,) and p.program.domain == (4 * 48, 64) for p in norms)
+    model, _ = composed(BLOCK, tmp_path, target="cuda")
+    lines = (tmp_path / "c" / "model.py").read_text()
+    assert f"{norms[0].id}.takes(batch * seq)" in lines and "x.reshape((batch * seq, 64))" in lines

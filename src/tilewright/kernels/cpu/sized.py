@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..ops import DTYPES, NAMESPACE, REAL, Launch, free_name, keep
+from ..ops import _CALL, DTYPES, NAMESPACE, REAL, Launch, free_name, keep
 
 
 def resized(shape: Sequence[int], sizes: Mapping[int, int], operands: Sequence[Tensor]) -> list[Any]:
@@ -38,9 +38,9 @@ def sized_op(
     torch.library.register_fake(f"{NAMESPACE}::{unique}", fake, lib=library)
     op = getattr(getattr(torch.ops, NAMESPACE), unique).default
 
-    def call(*operands: Tensor) -> tuple[Tensor, ...]:
-        if not torch.compiler.is_dynamo_compiling() and type(operands[0]) in REAL:
-            return launch(*operands)
+    def through_op(*operands: Tensor) -> tuple[Tensor, ...]:
         return tuple(op(*operands))
 
-    return call
+    namespace: dict[str, Any] = {}
+    exec(_CALL.format(taken=", ".join(f"a{i}" for i in range(arity))), namespace)
+    return namespace["make"](launch, through_op, torch.compiler.is_dynamo_compiling, REAL)  # type: ignore[no-any-return]
