@@ -31,8 +31,8 @@ from .capture import is_same, packages_of, write_examples, write_problem
 from .deliver import delivered
 from .examples import examples_of, module_of
 from .exports import exported
-from .open_shapes import open_shapes
 from .live import compiled_by_torch, fallbacks, load, replacement
+from .open_shapes import open_shapes
 from .printing import say as progress
 from .reading import problem_of
 from .trees import trees_of

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 
@@ -67,12 +66,14 @@ def _marked(module: nn.Module, example: ExampleCall, given: Any) -> Iterator[tup
     """Tensors, dimensions, and what is said of them."""
     if isinstance(given, Mapping):
         named = inspect.signature(module.forward).bind(*example.args, **example.kwargs).arguments
-        flat = {name: value for name, value in named.items()} | dict(example.kwargs)
+        flat = {**named, **example.kwargs}
         if unknown := given.keys() - flat.keys():
             raise UserError(f"dynamic_shapes: the example has no argument {min(unknown)!r}")
         pairs = [(given[name], flat[name], name) for name in given]
     else:
-        pairs = [(spec, value, f"argument {i}") for i, (spec, value) in enumerate(zip(given, example.args, strict=False))]
+        pairs = [
+            (spec, value, f"argument {i}") for i, (spec, value) in enumerate(zip(given, example.args, strict=False))
+        ]
     for spec, value, name in pairs:
         yield from _within(spec, value, name)
 
@@ -131,5 +132,3 @@ def _differing(examples: Sequence[ExampleCall]) -> OpenShapes:
     sizes = {name: OpenSize(name=name, size=e[0], low=min(e), high=max(e)) for e, name in names.items()}
     others = [{name: e[i] for e, name in names.items()} for i in range(1, len(examples))]
     return OpenShapes(sizes=sizes, dims=dims, others=others)
-
-

@@ -35,8 +35,8 @@ class Problem:
 
     `cases` holds keyword arguments, JSON text each, for `get_inputs` and `get_init_inputs`; a KernelBench file has the
     one case `{}`. `data_files` names files beside the problem file that it reads. `environment`: variables, name and
-    value, that its cells see beside those of every cell. `open`: the sizes for which one candidate is to hold throughout
-    their ranges."""
+    value, that its cells see beside those of every cell. `open`: the sizes throughout whose ranges one candidate is to
+    hold."""
 
     name: str
     path: str

@@ -39,7 +39,9 @@ def why_not_open(
         sizes = dims_of(leaf)
         return {d: found.setdefault(s.name, torch.export.Dim(s.name, min=s.low, max=s.high)) for d, s in sizes.items()}
 
-    sizes = [s for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) for s in dims_of(leaf).values()]
+    sizes = [
+        s for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) for s in dims_of(leaf).values()
+    ]
     bound = inspect.signature(module.forward).bind(*args, **kwargs)
     variadic = inspect.Parameter.VAR_KEYWORD
     shapes: dict[str, Any] = {}

@@ -27,6 +27,8 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 from torch.func import functional_call
 
+from .recurrent import told_by_shape
+
 _TABLES = ("_parameters", "_buffers", "_modules")
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 _PLAIN = frozenset({"types", "argparse", "collections", "dataclasses"})  # whose objects only hold values
@@ -43,7 +45,7 @@ def written(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     state = {f"module.{k}": v for k, v in (*module.named_parameters(), *module.named_buffers())}
     watched = _Watched(module)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), told_by_shape():
             fakes, given, named = pytree.tree_map_only(Tensor, mode.from_tensor, (state, args, kwargs))
             with mode:
                 functional_call(watched, fakes, given, named, strict=False)

@@ -1,4 +1,4 @@
-"""The code of cases that differ in open sizes alone, as that of one case: where their numbers differ, it computes them."""
+"""The code of cases that differ in open sizes alone, as that of one case: numbers that differ are computed."""
 
 from __future__ import annotations
 
@@ -168,5 +168,3 @@ def _named(name: str) -> Iterable[str]:
 
 def _identifiers(lines: Iterable[str]) -> set[str]:
     return {name for line in lines for name in re.findall(r"[A-Za-z_]\w*", line)}
-
-

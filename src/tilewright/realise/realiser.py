@@ -17,8 +17,8 @@ from ..ir.program import Program
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
     """A realiser makes the program on the device. `open`: dimensions of the domain of which one kernel takes any size,
-    not only the program's. `ranked`: its points are in the order of a model of its own, since bytes say nothing of their
-    times."""
+    not only the program's. `ranked`: its points are in the order of a model of its own, since bytes say nothing of
+    their times."""
 
     open: frozenset[int] = frozenset()
     ranked: bool = False

@@ -25,7 +25,7 @@ def found_patterns(
     cases: tuple[CaseFacts, ...], device: Device, *, first_id: int = 0, allow_tf32: bool = False
 ) -> tuple[Matched, ...]:
     """The patterns of every case, numbered through, in inference those with the same kernel once; a case that could not
-    be traced has none. Cases that differ in open sizes have those patterns alone of which one kernel takes all sizes."""
+    be traced has none. Cases that differ in open sizes have those alone of which one kernel takes all sizes."""
     make = realisers(device)
     if any(case.open for case in cases):
         return _with_open_sizes(cases, make, first_id=first_id, allow_tf32=allow_tf32)

@@ -1,4 +1,4 @@
-"""Which sizes may be open: those of which torch.export, or trying all of them, says that the module computes the same."""
+"""Which sizes may be open: those of which torch.export, or trying all, says that the module computes the same."""
 
 from __future__ import annotations
 

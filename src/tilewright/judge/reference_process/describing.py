@@ -34,9 +34,7 @@ from .structure import NOT_NEGATIVE, Structure, structure_of
 from .variant import indexes
 
 
-def describe(
-    reference: Reference, seed: int, *, trace: bool, training: bool = False, rows: bool = True
-) -> Described:
+def describe(reference: Reference, seed: int, *, trace: bool, training: bool = False, rows: bool = True) -> Described:
     """Run the case and say what is known of it; the state is as before afterwards."""
     text, inputs = reference.inputs(seed, OWN)
     subject = reference.subject

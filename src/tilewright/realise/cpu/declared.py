@@ -52,8 +52,8 @@ def open_dimensions(program: Program) -> dict[int, int]:
 
 
 def why_not_open(program: Program) -> str | None:
-    """Why what the program calls open can't be left open; None where it can. The lanes lie a constant number of elements
-    apart, and a load's source has the sizes that it was traced with."""
+    """Why what the program calls open can't be left open; None where it can. The lanes lie a constant number of
+    elements apart, and a load's source has the sizes that it was traced with."""
     if not program.open:
         return None
     if program.scan or program.sums or program.ranked:
