@@ -69,7 +69,7 @@ def one_row_dimension(program: Program) -> Program | None:
     between them: a reduction, a position, an operand that is broadcast along some of them alone."""
     count = max(program.open, default=0) + 1
     plain = all(isinstance(s, Statement | Reduction) and s.op != "index" for s in program.body)
-    shapes = [o.shape[:count] for o in (*program.operands, *program.outputs)]
+    shapes = [o.shape[:count] for o in program.operands] + [o.shape[:count] for o in program.outputs]
     alike = all(shape in (program.domain[:count], (1,) * count) for shape in shapes)
     kept = all(d >= count for d in program.reduced) and not program.sums and not any(o.order for o in program.operands)
     if count == 1 or not (plain and alike and kept):

@@ -66,7 +66,7 @@ class _Conditions:
     def __init__(self, numbers: _Numbers, conditions: Sequence[Sequence[str]]) -> None:
         self.lines: list[str] = []
         self.places: dict[str, str] = {}
-        late = []
+        late: list[str] = []
         for line in numbers.lines(conditions, mode="eval"):
             self._measure(line, numbers.sizes)
             asked = _identifiers([line]) & numbers.sizes.keys()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from ...facts.errors import UserError
-from ...facts.problem import Mode, Precision, Problem, Target
+from ...facts.problem import Mode, OpenSize, Precision, Problem, Target
 from .constants import Constants
 from .open_sizes import open_sizes, showing
 from .source import parsed, text_of
@@ -40,7 +40,8 @@ def read_problem(
         if name not in names:
             raise UserError(f"{path}: no `{name}`; a problem file defines Model, get_inputs and get_init_inputs")
     constants = Constants(tree)
-    cases, sizes = _cases(constants, path, target), ()
+    cases = _cases(constants, path, target)
+    sizes: tuple[OpenSize, ...] = ()
     if constants.line("DYNAMIC") is not None:
         must = "be a dict of names and pairs of whole numbers"
         sizes = open_sizes(_evaluated(constants, "DYNAMIC", path, must=must), json.loads(cases[0]), path)
