@@ -45,7 +45,7 @@ def _following(
 ) -> tuple[tuple[int, int], ...]:  # fmt: skip
     """The inputs' dimensions, (number, dimension), that are as large as the size says."""
     other = size.size - 1 if size.size > size.low else size.size + 1
-    drawn = reference.drawn_at({size.name: other}, seed)
+    _, drawn = reference.own_inputs(seed, {size.name: other})
     return tuple(
         (i, d)
         for i, (one, two) in enumerate(zip(inputs, drawn, strict=True))
