@@ -24,7 +24,6 @@ from .structure import Structure
 from .ties import TIES, tied
 from .variant import resized, restrided
 
-
 _NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
