@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +22,9 @@ from tilewright.facts.pattern import Choice
 from tilewright.facts.problem import OpenSize, Problem, Target, Work
 from tilewright.facts.run import CaseFacts
 from tilewright.frontend.trace import trace
+from tilewright.judge.build import load_candidate
 from tilewright.realise.compose import compose
+from tilewright.run.export import export
 from tilewright.run.matching import found_patterns
 from tilewright.run.optimize import write_candidate
 
@@ -156,9 +160,9 @@ def check(model: ModuleType, ours: Any, *inputs: Tensor) -> None:
 @pytest.mark.parametrize(
     ("source", "sizes", "outside", "least"),
     [
-        (PERCEPTRON, [(96,), (1,), (2,), (97,), (512,)], (513,), 2),
+        pytest.param(PERCEPTRON, [(96,), (1,), (2,), (97,), (512,)], (513,), 2, marks=pytest.mark.thorough),
         (BLOCK, [(4, 48), (1, 2), (3, 48), (4, 127), (16, 128), (1, 128)], (4, 129), 3),
-        (CONVOLUTIONS, [(8,), (1,), (5,), (32,)], (33,), 2),
+        pytest.param(CONVOLUTIONS, [(8,), (1,), (5,), (32,)], (33,), 2, marks=pytest.mark.thorough),
     ],
     ids=["perceptron", "block", "convolutions"],
 )
@@ -223,3 +227,31 @@ def test_on_a_gpu_open_dimensions_are_rows(tmp_path: Path, alone: None) -> None:
     composed(BLOCK, tmp_path, target="cuda")
     lines = (tmp_path / "c" / "model.py").read_text()
     assert f"{norms[0].id}.takes(batch * seq)" in lines and "x.reshape((batch * seq, 64))" in lines
+
+
+EXPORTED = """
+import sys, torch, anysize
+from anysize import original
+reference = original.Model().eval()
+ours = anysize.load(reference)
+with torch.no_grad():
+    for now in [(4, 48), (1, 2), (16, 128)]:
+        (x,) = original.get_inputs(*now)
+        torch.testing.assert_close(ours(x), reference(x), rtol=1e-4, atol=1e-5)
+    batch, seq = torch.export.Dim("batch", min=2, max=16), torch.export.Dim("seq", min=2, max=128)
+    program = torch.export.export(ours, original.get_inputs(4, 48), dynamic_shapes=({0: batch, 1: seq},))
+    (x,) = original.get_inputs(3, 77)
+    torch.testing.assert_close(program.module()(x), reference(x), rtol=1e-4, atol=1e-5)
+assert anysize.fallbacks() == {}, anysize.fallbacks()
+"""
+
+
+@pytest.mark.thorough
+@pytest.mark.slow
+def test_a_package_of_it_takes_every_size_and_so_does_what_torch_exports_of_it(tmp_path: Path, alone: None) -> None:
+    composed(BLOCK, tmp_path)
+    made = export(load_candidate(tmp_path / "c"), tmp_path / "out", name="anysize")
+    command = [sys.executable, "-c", EXPORTED]
+    environment = os.environ | {"PYTHONPATH": str(made.package.parent)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
