@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -16,124 +14,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from fakes.open_sizes import BLOCK, CONVOLUTIONS, PERCEPTRON, cases_of, composed, problem_of
 from fakes.realisers import DEVICES_OF
-from tilewright.edges.problems import read_problem
 from tilewright.facts.pattern import Choice
-from tilewright.facts.problem import OpenSize, Problem, Target, Work
-from tilewright.facts.run import CaseFacts
-from tilewright.frontend.trace import trace
 from tilewright.judge.build import load_candidate
 from tilewright.realise.compose import compose
 from tilewright.run.export import export
 from tilewright.run.matching import found_patterns
-from tilewright.run.optimize import write_candidate
-
-HEAD = """
-import torch
-from torch import nn
-from torch.nn import functional as F
-
-"""
-PERCEPTRON = (
-    HEAD
-    + """
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.wide, self.narrow, self.norm = nn.Linear(64, 128), nn.Linear(128, 64), nn.LayerNorm(64)
-        self.eval()
-
-    def forward(self, x):
-        return self.norm(x + self.narrow(F.gelu(self.wide(x))))
-
-CASES = [{"rows": 96}]
-DYNAMIC = {"rows": (1, 512)}
-def get_inputs(rows): return [torch.randn(rows, 64)]
-def get_init_inputs(rows): return []
-"""
-)
-BLOCK = (
-    HEAD
-    + """
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.LayerNorm(64), nn.LayerNorm(64)
-        self.qkv, self.out = nn.Linear(64, 192), nn.Linear(64, 64)
-        self.wide, self.narrow = nn.Linear(64, 256), nn.Linear(256, 64)
-        self.eval()
-
-    def forward(self, x):
-        batch, seq, width = x.shape
-        q, k, v = (t.view(batch, seq, 4, 16).transpose(1, 2) for t in self.qkv(self.first(x)).chunk(3, -1))
-        weights = torch.softmax(q @ k.mT / 4.0, -1)
-        x = x + self.out((weights @ v).transpose(1, 2).reshape(batch, seq, width))
-        return x + self.narrow(F.gelu(self.wide(self.second(x))))
-
-CASES = [{"batch": 4, "seq": 48}]
-DYNAMIC = {"batch": (1, 16), "seq": (2, 128)}
-def get_inputs(batch, seq): return [torch.randn(batch, seq, 64)]
-def get_init_inputs(batch, seq): return []
-"""
-)
-CONVOLUTIONS = (
-    HEAD
-    + """
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.one, self.two = nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 16, 3, padding=1)
-        self.norm, self.head = nn.BatchNorm2d(16), nn.Linear(16, 10)
-        self.eval()
-
-    def forward(self, x):
-        x = F.relu(self.norm(self.one(x)))
-        x = F.silu(self.two(x)) + x
-        return torch.softmax(self.head(x.mean((2, 3))), -1)
-
-CASES = [{"batch": 8}]
-DYNAMIC = {"batch": (1, 32)}
-def get_inputs(batch): return [torch.randn(batch, 3, 20, 20)]
-def get_init_inputs(batch): return []
-"""
-)
-
-
-def problem_of(source: str, folder: Path, target: Target = "cpu") -> Problem:
-    path = folder / "problem.py"
-    path.write_text(source)
-    return read_problem(path, target=target)
-
-
-def cases_of(problem: Problem, names: dict[str, Any]) -> tuple[CaseFacts, ...]:
-    work = Work(bytes_read=0, bytes_written=0, matmul_flops=0, conv_flops=0, dtype="f32")
-    found = []
-    for text in problem.cases:
-        numbers = json.loads(text)
-        graph = trace(names["Model"](), tuple(names["get_inputs"](**numbers)), {})
-        sizes = tuple(
-            OpenSize(name=s.name, size=numbers[s.name], low=s.low, high=s.high) for s in problem.open
-        )  # fmt: skip
-        found.append(CaseFacts(inputs=(), outputs=(), work=work, graph=graph, open=sizes, fixed="{}"))
-    return tuple(found)
-
-
-def composed(source: str, folder: Path, *, target: Target = "cpu") -> tuple[ModuleType, list[str]]:
-    """The module of all kernels that fit, and their titles."""
-    problem = problem_of(source, folder, target)
-    names: dict[str, Any] = {}
-    exec(source, names)
-    cases = cases_of(problem, names)
-    matched = found_patterns(cases, DEVICES_OF[target])
-    recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
-    candidate = compose(source, cases, matched, recipe, device=DEVICES_OF[target])
-    write_candidate(candidate, folder / "c")
-    sys.path.insert(0, str(folder / "c"))
-    spec = importlib.util.spec_from_file_location("model_open", folder / "c" / "model.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module, [p.title for p in matched[0].patterns]
 
 
 @pytest.fixture
@@ -204,9 +91,7 @@ def test_what_depends_on_a_size_in_another_way_stays_apart(tmp_path: Path) -> No
     """A constant that is made of the size, here the share of each, is no whole number that follows it."""
     source = PERCEPTRON.replace("return self.norm(x", "return self.norm(x / (1.0 + 1.0 / x.shape[0])")
     problem = problem_of(source, tmp_path)
-    names: dict[str, Any] = {}
-    exec(source, names)
-    cases = cases_of(problem, names)
+    cases = cases_of(problem)
     matched = found_patterns(cases, DEVICES_OF["cpu"])
     recipe = tuple(Choice(pattern=p.id, point=p.space.points[0]) for p in matched[0].patterns)
     assert recipe and any("sizes change from call to call" in line for line in matched[0].unmatched)
@@ -219,9 +104,7 @@ def test_what_depends_on_a_size_in_another_way_stays_apart(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_on_a_gpu_open_dimensions_are_rows(tmp_path: Path, alone: None) -> None:
     problem = problem_of(BLOCK, tmp_path, "cuda")
-    names: dict[str, Any] = {}
-    exec(BLOCK, names)
-    matched = found_patterns(cases_of(problem, names), DEVICES_OF["cuda"])
+    matched = found_patterns(cases_of(problem), DEVICES_OF["cuda"])
     norms = [p for p in matched[0].patterns if "layer_norm" in p.title]
     assert norms and all(p.program.open == (0,) and p.program.domain == (4 * 48, 64) for p in norms)
     composed(BLOCK, tmp_path, target="cuda")
