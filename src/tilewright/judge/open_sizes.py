@@ -21,7 +21,10 @@ _LIMIT_S = 300.0
 def with_open_sizes(opened: OpenProblem, cases: tuple[Case, ...]) -> tuple[Case, ...]:
     """The cases, of which each is told the sizes that its module lets be open; the user is told of the others."""
     problem = opened.problem
-    if not (problem.open and opened.options.trace and problem.mode == "inference"):
+    if not (problem.open and opened.options.trace):
+        return cases
+    if problem.mode == "training":
+        opened.say("sizes stay those of the cases: a training step is judged, and made, for its sizes alone")
         return cases
     opened.reference.ask(wire.ConstructCase(case=0, seed=cases[0].seed), wire.Constructed, limit_s=_LIMIT_S)
     request = wire.TryOpenSizes(sizes=problem.open, seed=secret(opened.rng))

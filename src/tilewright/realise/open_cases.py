@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from ..facts.problem import OpenSize
+from ..facts.problem import OpenSize, Target
 from ..facts.run import CaseFacts
-from .case_code import CaseCode
+from .case_code import CaseCode, case_code
 
 _MOST_POWER = 2  # of a size in a product of sizes
 _NUMBERS = re.compile(r"(\d+)")
@@ -49,6 +49,15 @@ def merged(
     if used:
         body.insert(0, f"{', '.join(used)} = {', '.join(conditions.places[name] for name in used)}")
     return replace(code, conditions=(*conditions.lines, *asked), body=tuple(body), traced="", is_open=True)
+
+
+def stay_apart(cases: Sequence[CaseFacts], target: Target) -> bool:
+    """Whether cases that differ in open sizes alone can't be one, even where all is left to torch."""
+    for numbers in groups(cases):
+        codes = [case_code(graph, (), target=target) for graph in (cases[n].graph for n in numbers) if graph]
+        if len(codes) > 1 and merged(codes, [cases[n].open for n in numbers], [{} for _ in numbers]) is None:
+            return True
+    return False
 
 
 def ranges(texts: Sequence[str], sizes: Sequence[Sequence[OpenSize]]) -> str:

@@ -19,6 +19,7 @@ from fakes.realisers import DEVICES_OF
 from tilewright.facts.pattern import Choice
 from tilewright.judge.build import load_candidate
 from tilewright.realise.compose import compose
+from tilewright.realise.open_cases import stay_apart
 from tilewright.run.export import export
 from tilewright.run.matching import found_patterns
 
@@ -138,3 +139,11 @@ def test_a_package_of_it_takes_every_size_and_so_does_what_torch_exports_of_it(t
     environment = os.environ | {"PYTHONPATH": str(made.package.parent)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_cases_that_no_formula_joins_are_told_of(tmp_path: Path) -> None:
+    """Halves are no multiple of a size."""
+    halves = "half = x.shape[0] // 2\n        x = torch.cat((x[half:], x[:half]))\n        return self.norm(x"
+    turned = PERCEPTRON.replace("return self.norm(x", halves)
+    assert stay_apart(cases_of(problem_of(turned, tmp_path)), "cpu")
+    assert not stay_apart(cases_of(problem_of(PERCEPTRON, tmp_path)), "cpu")
