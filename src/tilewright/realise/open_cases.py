@@ -8,12 +8,14 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from keyword import iskeyword
 
 from ..facts.problem import OpenSize, Target
 from ..facts.run import CaseFacts
 from .case_code import CaseCode, case_code
 
 _MOST_POWER = 2  # of a size in a product of sizes
+_TAKEN = {"self", "torch", "args", "kwargs", "super", "why", "Tensor", "isinstance", "len"}  # names in model.py
 _NUMBERS = re.compile(r"(\d+)")
 
 
@@ -101,7 +103,8 @@ class _Numbers:
     """What numbers of the cases are in terms of their `sizes`, by the names that these have in the code."""
 
     def __init__(self, sizes: Sequence[Sequence[OpenSize]], *, taken: set[str]) -> None:
-        names = [next(n for n in _named(size.name) if n not in taken) for size in sizes[0]]
+        hidden = taken | _TAKEN
+        names = [next(n for n in _named(s.name) if n not in hidden and not iskeyword(n)) for s in sizes[0]]
         self.sizes = dict(zip(names, sizes[0], strict=True))
         self._count = len(sizes)
         powers = sorted(itertools.product(range(_MOST_POWER + 1), repeat=len(names)), key=sum)[1:]
