@@ -30,7 +30,7 @@ from .lowering.lowerings import LOWERINGS
 from .lowering.views import FILL_LOWERINGS
 from .masks import without_masks
 from .prune import early, pruned
-from .writes import written
+from .rebound import alike, buffers_of
 
 _LARGEST_CONSTANT = 256  # elements that are written into the graph itself
 _BY_VALUE = "Python code takes a number out of a tensor, which is known only when it runs"
@@ -69,18 +69,19 @@ def _trace(
     asked = [tensors[i] for i in gradients.inputs]
     if gradients.outputs and has_own_backward(module, args, kwargs, asked):
         raise ValueError("an autograd.Function of the module's own: its backward can't be derived")
-    if name := written(module, args, kwargs):
-        raise ValueError(f"each call writes {name}, which fused kernels would not")
-    with warnings.catch_warnings(), quiet(), torch.set_grad_enabled(bool(gradients.outputs)):
-        warnings.simplefilter("ignore")
-        given = module, args, kwargs
-        program = exported(*given, training=bool(gradients.outputs))
-        graph = _graph_of(program, *given, asked, gradients)
-        minds = drops(program)
-        if not minds:
-            with other_flag(module):
-                minds = _minds_training(graph, program, *given, asked, gradients)
-        return replace(graph, training=module.training if minds else None)
+    with buffers_of(module, args, kwargs) as (other, paths):
+        if other:
+            raise ValueError(f"each call writes {other}, which fused kernels would not")
+        with warnings.catch_warnings(), quiet(), torch.set_grad_enabled(bool(gradients.outputs)):
+            warnings.simplefilter("ignore")
+            given = module, args, kwargs
+            program = exported(*given, training=bool(gradients.outputs))
+            graph = alike(_graph_of(program, *given, asked, gradients), paths)
+            minds = drops(program)
+            if not minds:
+                with other_flag(module):
+                    minds = _minds_training(graph, program, *given, asked, gradients)
+            return replace(graph, training=module.training if minds else None)
 
 
 def _graph_of(

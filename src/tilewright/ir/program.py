@@ -281,13 +281,17 @@ class Program:
     has Statements beside it, its epilogue, and Reductions of its rows, or of groups of columns: `reduced` is the last;
     of a convolution they are of its channels, of its places, or of windows of these (see `pooled`).
     A dual GEMM is two Contractions of one left access, with Statements alone. Attention stands alone; so do
-    recurrent layers, of whose outputs only the sequence aligns with the domain."""
+    recurrent layers, of whose outputs only the sequence aligns with the domain.
+
+    `open`: dimensions of the domain whose size may change from call to call, without a new kernel; the domain and the
+    shapes then hold one size of many."""
 
     domain: tuple[int, ...]
     reduced: tuple[int, ...] = ()
     operands: tuple[Operand, ...]
     body: tuple[Statement | Load | Reduction | Scan | Contraction | AttentionOp | RecurrenceOp, ...]
     outputs: tuple[Output, ...]
+    open: tuple[int, ...] = ()
 
     @property
     def scan(self) -> Scan | None:

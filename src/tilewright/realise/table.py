@@ -113,7 +113,9 @@ class Realisers:
             if isinstance(answer, Fit) and answer.kernel in UNPROVEN:
                 answer = Refused(f"no GPU has run the kernel of {answer.kernel} yet")
             if isinstance(answer, Fit):
-                return row, answer
+                if answer.open.issuperset(program.open):
+                    return row, answer
+                answer = Refused("a kernel for one size alone, where sizes change from call to call")
             reasons += [] if answer.foreign else [answer.why]
         return Refused("; ".join(reasons) or "no skeleton")
 

@@ -20,6 +20,7 @@ from ..realise.compose import compose
 from ..realise.digests import skeleton_digests
 from ..realise.library.inductor import modes
 from ..realise.library.table import found
+from ..realise.open_cases import stay_apart
 from ..realise.written.cutlass import products_by_cutlass
 from ..realise.written.near import skeletons_near
 from ..search.retrieve import Index, packaged
@@ -61,6 +62,8 @@ class Learning:
         if tries_layouts(request):
             cases = with_layouts(cases, device)
         matched = found_patterns(cases, device, allow_tf32=self._problem.allow_tf32)
+        if stay_apart(cases, device.target):
+            say("sizes stay those of the cases: what torch is left with follows them by no formula that was found")
         titles = [p.title for p in matched[0].patterns]
         say(f"matched in the main case: {'; '.join(titles) or 'nothing'}")
         rewritten = self._rewritten(cases, matched) if request.strategy in WITH_ALGEBRA else ()

@@ -33,7 +33,7 @@ from .structure import NOT_NEGATIVE, Structure, structure_of
 from .variant import indexes
 
 
-def describe(reference: Reference, seed: int, *, trace: bool, training: bool = False) -> Described:
+def describe(reference: Reference, seed: int, *, trace: bool, training: bool = False, rows: bool = True) -> Described:
     """Run the case and say what is known of it; the state is as before afterwards."""
     text, inputs = reference.inputs(seed, OWN)
     subject = reference.subject
@@ -79,7 +79,7 @@ def describe(reference: Reference, seed: int, *, trace: bool, training: bool = F
     subject.drop()
     _learn_structure(reference, text, inputs, seed + 2)
     before.restore()
-    graph, failure = _trace(subject, text, inputs) if trace else ("", "")
+    graph, failure = _trace(subject, text, inputs, rows=rows) if trace else ("", "")
     before.restore()
     init: list[Tensor] = []
     try:
@@ -131,7 +131,9 @@ def _first_run(subject: CandidateSubject, text: str, inputs: Sequence[Tensor]) -
     return result
 
 
-def _trace(subject: CandidateSubject, text: str, inputs: Sequence[Tensor]) -> tuple[str, str]:
+def _trace(
+    subject: CandidateSubject, text: str, inputs: Sequence[Tensor], *, rows: bool = True
+) -> tuple[str, str]:  # fmt: skip
     from ...frontend.rows import traced
     from ...frontend.trace import trace, trace_training
 
@@ -141,7 +143,7 @@ def _trace(subject: CandidateSubject, text: str, inputs: Sequence[Tensor]) -> tu
     try:
         if gradients.outputs:
             return codec.dumps(trace_training(*given, inputs, gradients)), ""
-        on_cpu = all(t.device.type == "cpu" for t in inputs)  # there alone do kernels take any number of rows
+        on_cpu = rows and all(t.device.type == "cpu" for t in inputs)  # there alone do kernels take any number of rows
         graph = traced(*given) if on_cpu else trace(*given)
         return codec.dumps(graph), ""
     except Exception as error:  # whatever torch's tracers raise, the module then stays torch's

@@ -42,7 +42,7 @@ def fits(program: Program, device: Device) -> Fit | Refused:
     """See `realiser`."""
     if program.product or stands_alone(program):
         return Refused("products of matrices", foreign=True)
-    return refused(_unsupported(program, device), any_rows=dynamic_rows(program) is not None)
+    return refused(_unsupported(program, device), open=() if dynamic_rows(program) is None else (0,))
 
 
 def _unsupported(program: Program, device: Device) -> str | None:
