@@ -150,9 +150,9 @@ def _code(
     graph = around(facts.graph, [code.segment for code in made])
     patterns = () if facts.graph.wanted else [p for p in found.patterns if p.id in chosen]
     there = placed(graph, written) if found.case == 0 else ()
-    rows = {"any_rows": make.any_rows} if not facts.open else {}
     once = mode in ("", CUDA_GRAPH) and not facts.open
-    return case_code(graph, patterns, target=target, placed=there, once=once, **rows)
+    any_rows = (lambda program: False) if facts.open else make.any_rows
+    return case_code(graph, patterns, target=target, placed=there, once=once, any_rows=any_rows)
 
 
 def _merged(
