@@ -30,11 +30,12 @@ from ..gemm.host.kernels import Epilogue, KernelStore
 from ..gemm.host.launch import processors_of
 from ..gemm.host.recorded import RecordedLaunch, Results, is_aligned, run_on
 from ..rows.plan import Gpu
-from .epilogue import ConvEpilogue
+from .epilogue import Beside, ConvEpilogue
 from .im2col import KERNELS as OF_IM2COL
 from .im2col_host import Im2colConv
 from .implicit import ImplicitConv
 from .kernel import ConvKernel
+from .moments import MomentsEpilogue
 from .phases import phases
 from .prepare import QUAD, Prepare
 from .reduced import ChannelEpilogue, PlacesEpilogue, WindowEpilogue
@@ -50,7 +51,8 @@ ARCH = "sm_90a"
 _HERE = Path(__file__).resolve().parent
 _ALIGNED = 16
 _BULK = 128
-_REDUCED = {"channels": ChannelEpilogue, "window": WindowEpilogue, "places": PlacesEpilogue}
+_REDUCED = {"channels": ChannelEpilogue, "window": WindowEpilogue, "places": PlacesEpilogue,
+            "moments": MomentsEpilogue}  # fmt: skip
 
 
 class FusedConv:
@@ -175,7 +177,7 @@ class _Launched:
         x, w, *operands = strides
         self.outputs = len(spec.outputs)
         last = spec.channels_last
-        read = [(o.name, o.dtype, spec.walk(own, o.shape, last=last))
+        read = [Beside(o.name, o.dtype, spec.walk(own, o.shape, last=last), spec.each(o.shape))
                 for own, o in zip(operands, spec.operands, strict=True)]  # fmt: skip
         of_x, of_w = spec.walk(x, spec.x.shape), spec.weight_walk(w)
         self.phases: list[tuple[Prepare, ConvKernel]] = []
