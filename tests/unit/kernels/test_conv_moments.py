@@ -123,17 +123,25 @@ def test_welford_in_fp32_keeps_a_deviation_a_thousandth_of_the_mean(rows: int) -
     assert abs(float(squares) / count / float(true.var(correction=0)) - 1) < 1e-3
 
 
+def test_more_than_the_registers_hold_is_refused() -> None:
+    case = Case(x=(2, 64, 34, 34), w=(128, 64, 3, 3), how={}, knobs={"producers": 128, "columns": 128})
+    with pytest.raises(ValueError, match="registers"):
+        FusedConv(spec_and_shape(case), case.knobs)
+
+
 @pytest.mark.each(3)
 @pytest.mark.parametrize(
     "case",
     [
         Case(x=(16, 8, 66, 66), w=(64, 8, 3, 3), how={}, knobs={"precision": "fp16x3"}, kept=False, dtype="f32"),
-        Case(x=(16, 64, 34, 34), w=(128, 64, 3, 3), how={}, knobs={"precision": "tf32", "producers": 128}, dtype="f32"),
+        Case(x=(16, 64, 34, 34), w=(128, 64, 3, 3), how={}, dtype="f32",
+             knobs={"precision": "tf32", "producers": 128, "columns": 64}),
+        Case(x=(16, 64, 34, 34), w=(96, 64, 3, 3), how={}, knobs={"precision": "tf32", "producers": 128}, dtype="f32"),
         Case(x=(16, 64, 66, 66), w=(64, 64, 3, 3), how={}, knobs={"precision": "tf32", "kernel": "window"},
              dtype="f32"),
         Case(x=(4, 16, 8, 16, 16), w=(16, 32, 3, 3, 3), how=STRIDED,
              knobs=TOGETHER | {"precision": "tf32", "phases": "all"}, dtype="f32"),
-        Case(x=(16, 64, 34, 34), w=(256, 64, 3, 3), how={}, knobs={"columns": 128}, dtype="f16"),
+        Case(x=(16, 64, 34, 34), w=(256, 64, 3, 3), how={}, knobs={"columns": 96, "producers": 128}, dtype="f16"),
     ],
     ids=lambda c: f"{'x'.join(map(str, c.x))}-{'x'.join(map(str, c.w))}",
 )  # fmt: skip
@@ -141,5 +149,4 @@ def test_it_compiles_without_spills(case: Case, tmp_path: Path) -> None:
     fused = FusedConv(spec_and_shape(case, traced=True), case.knobs)
     launch = fused.compile([contiguous(o.shape) for o in fused.spec.read], f"--keep-cubin --dump-dir={tmp_path}")
     kernels = taken(launch.artifacts.CUBIN)  # type: ignore[attr-defined]
-    print([(k.registers, k.local_bytes) for k in kernels])
     assert len(kernels) == 2 * len(fused.points) and not any(k.local_bytes for k in kernels)

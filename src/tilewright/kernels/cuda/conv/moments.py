@@ -8,7 +8,7 @@ not grow with the ratio of mean and deviation; lanes, and later chunks, are join
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -103,9 +103,10 @@ class MomentsEpilogue(ConvEpilogue):
         slot = chunk - sample * each // rows
         ends = Int32((sample + 1) * each <= (chunk + 1) * rows)
         states = [(means[k], squares[k]) for k in range(self.columns // 4)]
-        total, joined, numbers, leads = joined_lanes(count[0], states)
+        total, joined, leads = joined_lanes(count[0], states)
         columns = self.shape.groups * self.shape.columns
-        for state, number in zip(joined, numbers, strict=True):
+        for make in joined:
+            state, number = make()
             channel = first + number // self.run * (4 * self.run) + number % self.run
             row = Int64(sample) * columns + group * self.shape.columns + channel
             start = row * self.slots * WARPS + warp
@@ -145,33 +146,36 @@ class _Measured:
             squares[i] = squares[i] + off * (value - means[i])
 
 
-def joined_lanes(count: Any, states: list[State]) -> tuple[Any, list[State], list[Any], Any]:
-    """Of each state the joined one of all lanes that have its channel: (their count, some of the states, their numbers,
-    whether this lane is the one that has them; None: each is). Lanes halve what they keep as long as that comes out
-    even."""
-    numbers: list[Any] = [Int32(i) for i in range(len(states))]
-    leads: Any = None
+def joined_lanes(count: Any, states: list[State]) -> tuple[Any, list[Callable[[], tuple[State, Any]]], Any]:
+    """Of each state the joined one of all lanes that have its channel: (their count; some of the states, each with its
+    number, to be made one after the other, so that few are there at a time; whether this lane is the one that has them,
+    None: each is). Lanes halve what they keep as long as that comes out even."""
+    levels: list[tuple[Any, ...]] = []
+    size, leads = len(states), None
     lane = cute.arch.lane_idx()
     for offset in _APART:
-        upper = lane // offset % 2 == 1
-        other = cute.arch.shuffle_sync_bfly(count, offset=offset)
-        total = count + other
-        share = other / m.select(total > Float32(0.0), total, Float32(1.0))
-        half = len(states) // 2
-        if len(states) % 2:
-            kept, sent = states, states
-            lower = m.negated(upper)
-            leads = lower if leads is None else m.both(leads, lower)
-        else:
-            pairs = list(zip(states[:half], states[half:], strict=True))
-            sent = [_chosen(upper, low, high) for low, high in pairs]
-            kept = [_chosen(upper, high, low) for low, high in pairs]
-            both = zip(numbers[:half], numbers[half:], strict=True)
-            numbers = [m.select(upper, high, low) for low, high in both]
-        there = [tuple(cute.arch.shuffle_sync_bfly(v, offset=offset) for v in state) for state in sent]
-        states = [_merged(a, b, share, count * share) for a, b in zip(kept, there, strict=True)]
-        count = total
-    return count, states, numbers, leads
+        upper, half = lane // offset % 2 == 1, 0 if size % 2 else size // 2
+        total = count + cute.arch.shuffle_sync_bfly(count, offset=offset)
+        share = (total - count) / m.select(total > Float32(0.0), total, Float32(1.0))
+        levels.append((offset, half, upper, share, count * share))
+        if half == 0:
+            leads = m.negated(upper) if leads is None else m.both(leads, m.negated(upper))
+        size, count = half or size, total
+
+    def state(level: int, s: int) -> tuple[State, Any]:
+        if level == 0:
+            return states[s], Int32(s)
+        offset, half, upper, share, weight = levels[level - 1]
+        kept, number = state(level - 1, s)
+        sent = kept
+        if half:
+            other, its = state(level - 1, s + half)
+            kept, sent = _chosen(upper, other, kept), _chosen(upper, kept, other)
+            number = m.select(upper, its, number)
+        there = tuple(cute.arch.shuffle_sync_bfly(v, offset=offset) for v in sent)
+        return _merged(kept, there, share, weight), number
+
+    return count, [partial(state, len(levels), s) for s in range(size)], leads
 
 
 def _chosen(test: Any, yes: State, no: State) -> State:

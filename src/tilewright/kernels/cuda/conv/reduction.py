@@ -31,6 +31,7 @@ _MOST_TILES = 16  # of them
 _CHUNKS = 1024  # at least, where there is so much work: CTAs come out even
 MOMENTS = 3  # components of their state: count, mean, squares
 _KEPT = 40  # registers of a thread for all but sums
+_MEASURED = 112  # sums and moments of a thread, of pixels that are gathered: at 128 ptxas spills 48 bytes
 _ELSE = 16  # for all but sums, and a pixel's elements and operands
 _SPARE = 8  # places behind a line of a grid, at most
 
@@ -57,8 +58,9 @@ def unreduced(
     if over in ("places", "moments"):
         if len(points) > 1:
             return "sums over all places are those of one kernel"
-        kept = points[0].columns // 4 * (2 if over == "moments" else 1)
-        full = points[0].sums + kept > points[0].registers[1] - _KEPT
+        (own,), measured = points, over == "moments"
+        kept, most = own.columns // 4 * (1 + measured), own.registers[1] - _KEPT
+        full = own.sums + kept > (min(most, _MEASURED) if measured and own.kernel == "gather" else most)
         return "sums of places don't fit the registers beside those of the tile" if full else None
     if shape.groups > 1 or (over == "channels" and any(p.tiles > 1 for p in points)):
         return "channels that one tile does not hold are reduced by a kernel of their own"
