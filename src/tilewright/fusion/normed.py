@@ -77,24 +77,26 @@ def _apart(flow: Flow, region: Found) -> tuple[Found, tuple[Found, tuple[str, ..
     grown = lay_out(flow, names, outputs)
     if grown is None:
         return None
-    rows = [n for n in names if flow.nodes[n].op in REDUCTIONS or not grown.reach[n] & grown.reduced]
-    elements = [n for n in names if n not in rows]
-    measured = _needed(flow, rows, elements)
+    elements = [n for n in names if grown.reach[n] & grown.reduced]
+    rows = [n for n in names if n not in elements and grown.levels[n]]  # what is known of rows before goes with either
     shown = [n for n in rows if n in outputs or any(r in elements for r in flow.readers[n])]
     written = [n for n in outputs if n in elements]
-    first, second = lay_out(flow, (*rows, *measured), shown), lay_out(flow, elements, written)
+    before = [n for n in names if not grown.levels[n]]
+    first = lay_out(flow, (*rows, *_needed(flow, rows, before)), shown)
+    elements = list(dict.fromkeys((*elements, *_needed(flow, elements, before))))
+    second = lay_out(flow, elements, written)
     if first is None or second is None or len(written) != 1:
         return None
     return write(flow, first), (write(flow, second), tuple(elements))
 
 
-def _needed(flow: Flow, rows: Sequence[str], elements: Sequence[str]) -> list[str]:
-    """The elements of which rows are made."""
+def _needed(flow: Flow, names: Sequence[str], among: Sequence[str]) -> list[str]:
+    """Those nodes of which these are made."""
     found: list[str] = []
-    todo = list(rows)
+    todo = list(names)
     while todo:
         for name in flow.roots(flow.nodes[todo.pop()]):
-            if name in elements and name not in found:
+            if name in among and name not in found:
                 found.append(name)
                 todo.append(name)
     return found

@@ -14,9 +14,11 @@ from ..float8 import rounded_once
 from ..gemm.column_groups import REDUCES, sweep_texts, without_product
 from ..gemm.reduced import blocked
 from ..rows.text import RUN_OP, Lines, safe_names
+from .normed import measuring, normed
 
 # Whether they are proposed: not before their tests have run on a GPU.
 PROVEN_REDUCTIONS = False
+PROVEN_NORMS = False
 _POOLED = ("sum", "max", "min")
 _MOST_SWEEPS = 2
 _IMPORTS = """\
@@ -62,6 +64,9 @@ def over_of(program: Program) -> tuple[str, Triple] | None:
     item = program.product
     assert item is not None
     spatial = len(item.over) - 1
+    measured = any(i.op == "moments" for i in program.body)
+    if measured and {*program.reduced} >= {*range(len(program.domain) - spatial, len(program.domain))}:
+        return "moments", (1, 1, 1)
     places = len(program.reduced) == spatial and program.reduced != _channels(program)
     return "places" if places else "channels", (1, 1, 1)
 
@@ -80,6 +85,8 @@ def unreducible(program: Program, shape: ConvShape) -> str | None:
     if found is None:
         return None
     over, _ = found
+    if over == "moments":
+        return _unmeasurable(program, shape)
     reductions = [i for i in program.body if isinstance(i, Reduction)]
     cut = schedule(without_product(program))
     if not PROVEN_REDUCTIONS:
@@ -97,6 +104,15 @@ def unreducible(program: Program, shape: ConvShape) -> str | None:
     return None
 
 
+def _unmeasurable(program: Program, shape: ConvShape) -> str | None:
+    """The same, of a norm over places."""
+    if not PROVEN_NORMS:
+        return "a convolution with a norm on the way out: no GPU has shown that yet"
+    if shape.groups > 1 or program.domain[-1] != shape.out[2] or any(o.at for o in _others(program)):
+        return "a norm of a grouped convolution, or of one in channels-last"
+    return None if normed(program, shape) is not None else "a norm whose elements are gone through in another way"
+
+
 def _others(program: Program) -> list[Operand]:
     return [o for o in program.operands if not o.indexed]
 
@@ -112,6 +128,12 @@ def reduction_text(program: Program) -> ConvText:
         imports=_IMPORTS, functions="\n\n".join(functions), argument=f"reduction=ConvReduction({', '.join(more)})",
         operands=rest.operands[1:], outputs=rest.outputs,
     )  # fmt: skip
+
+
+def moments_text(program: Program, shape: ConvShape) -> ConvText:
+    """Of a norm: the convolution that measures."""
+    functions, argument, operands, outputs, imports = measuring(program, shape)
+    return ConvText(functions=functions, argument=argument, operands=operands, outputs=outputs, imports=imports)
 
 
 def places_text(program: Program, shape: ConvShape) -> tuple[ConvText, Program]:
