@@ -1,5 +1,5 @@
-"""Epilogues of the skeleton `conv` on warps of numpy's: the sums that a thread has of true outputs, and what is written of
-them."""
+"""Epilogues of the skeleton `conv` on warps of numpy's: the sums that a thread has of true outputs, and what is written
+of them."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def _unspared(found: Found) -> Found:
 
 
 def _apart(flow: Flow, region: Found) -> tuple[Found, tuple[Found, tuple[str, ...]]] | None:
-    """A norm as what it measures, with all that is made of that alone, and as what is computed with it, with its nodes."""
+    """A norm as what it measures, with all that is made of that alone; and as what is computed with it, and its nodes."""
     names, outputs = region[1].nodes, [b.node for b in region[1].outputs]
     grown = lay_out(flow, names, outputs)
     if grown is None:
@@ -161,8 +161,8 @@ def in_groups(found: Found, split: tuple[int, int]) -> Found:
 
 
 def ungrouped(found: Found, split: tuple[int, int], node: Node) -> Found | None:
-    """A region over (N, groups, Co / groups, *o) over (N, Co, *o): of what is one element a group, neighbouring channels
-    read the same. None where an operand would have to be copied."""
+    """A region over (N, groups, Co / groups, *o), over (N, Co, *o): neighbouring channels read what is one element a
+    group at one place. None where an operand would have to be copied."""
     program, site = found
     domain = (program.domain[0], split[0] * split[1], *program.domain[3:])
     groups = ((0,), (1, 2), *((d,) for d in range(3, len(program.domain))))

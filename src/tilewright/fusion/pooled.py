@@ -77,8 +77,9 @@ def pooled(first: Found, region: Found) -> Found | None:
     )  # fmt: skip
     single = (Position(),) * spatial
     read = tuple(
-        o if o.indexed else replace(o, shape=(*o.shape, *ones), at=(*o.at, *single) if o.at else ()) for o in whole.operands
-    )  # fmt: skip
+        o if o.indexed else replace(o, shape=(*o.shape, *ones), at=(*o.at, *single) if o.at else ())
+        for o in whole.operands
+    )
     wide = replace(
         whole, domain=domain, operands=read, body=own, outputs=tuple(replace(o, shape=domain) for o in whole.outputs)
     )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -114,8 +113,11 @@ def spec_and_shape(case: Case, *, traced: bool = False) -> ConvSpec:
     if case.over == "places":
         out = replace(out, dtype="f32", shape=(1, case.x[0], shape.groups * shape.columns, slots(shape), WARPS))
     if shape.groups > 1:
-        one = (1, *out.shape[1:3], *(1,) * spatial) if case.over != "places" else (
-            1, shape.groups, shape.columns, *(1,) * spatial)
+        one = (
+            (1, *out.shape[1:3], *(1,) * spatial)
+            if case.over != "places"
+            else (1, shape.groups, shape.columns, *(1,) * spatial)
+        )
     b = ArraySpec(name="b", dtype="f32", shape=one)
     return replace(spec, operands=(b,), outputs=(out,), reduction=reduction_of(case, traced=traced))
 

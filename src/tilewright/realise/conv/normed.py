@@ -1,4 +1,4 @@
-"""Convolutions with a norm on the way out: the convolution that measures, what joins its states, and what normalises."""
+"""Convolutions with a norm on the way out: one that measures, what joins its states, and what normalises."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ def normed(program: Program, shape: ConvShape) -> Normed | None:
         return None
     measured = cut.passes[0].reductions[0].arg
     kept = _as_stored(program, rest, measured) if cut.element_outputs else ""
-    behind = _behind(rest, cut, Operand(name=kept, dtype=_dtypes(program, rest)[kept], shape=rest.domain)) if kept else None
+    behind = (
+        _behind(rest, cut, Operand(name=kept, dtype=_dtypes(program, rest)[kept], shape=rest.domain)) if kept else None
+    )
     ahead = _ahead(program, rest, measured, kept)
     if ahead is None or (kept and (behind is None or product.name in {o.name for o in behind.operands} - {kept})):
         return None

@@ -222,7 +222,7 @@ def _spec(operand: Operand) -> str:
 
 
 def _shared(operand: Operand, program: Program, shape: ConvShape) -> bool:
-    """Whether an operand has one element for neighbouring channels of a row-major convolution, and nothing else apart."""
+    """Whether an operand has one element for neighbouring channels of a row-major convolution, and is whole else."""
     others = [p for d, p in enumerate(operand.at) if d != 1]
     whole = all(not isinstance(p, Quotient) or p.each == 1 for p in others)
     return whole and shape.groups == 1 and program.domain[1] == shape.columns and shape.columns % operand.shape[1] == 0

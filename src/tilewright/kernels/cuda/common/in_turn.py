@@ -1,5 +1,5 @@
-"""Kernels that run one after the other and are one to a caller: each reads what the caller gave and what those before it
-made."""
+"""Kernels that run one after the other and are one to a caller: each reads what the caller gave, and what those before
+it made."""
 
 from __future__ import annotations
 

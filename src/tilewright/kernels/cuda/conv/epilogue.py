@@ -35,8 +35,8 @@ _CHANNEL, _LAST = 2, 5  # of a Walk
 
 
 class Beside(NamedTuple):
-    """An operand of an epilogue. `walk`: its strides along (n, g, co, three spatial dimensions), 0 where it is broadcast;
-    `each`: neighbouring channels that have one element."""
+    """An operand of an epilogue. `walk`: its strides along (n, g, co, three spatial dimensions), 0 where it is
+    broadcast; `each`: neighbouring channels that have one element."""
 
     name: str
     dtype: str
@@ -46,9 +46,10 @@ class Beside(NamedTuple):
 
 class ConvEpilogue:
     """`function` over `product` and the `operands` by name, or None; it gives one value for each of `dtypes`, a tuple
-    where those are several. Outputs are contiguous, with channels innermost where they are `channels_last`. Where outputs of a phase are written, its o is `first` + o spread; of several
-    phases these are the `parts`, and no `first`. Where `gather` writes lines of an even length, a thread's two rows are
-    pixels 2i and 2i + 1 (`pairs`): they stand for phases."""
+    where those are several. Outputs are contiguous, with channels innermost where they are `channels_last`. Where
+    outputs of a phase are written, its o is `first` + o spread; of several phases these are the `parts`, and no
+    `first`. Where `gather` writes lines of an even length, a thread's two rows are pixels 2i and 2i + 1 (`pairs`):
+    they stand for phases."""
 
     together = 1  # neighbouring tiles that a CTA has one after the other
 

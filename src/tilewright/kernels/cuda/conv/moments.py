@@ -135,7 +135,9 @@ class _Measured:
     def __init__(self, run: int, along: int) -> None:
         self.run, self.along = run, along
 
-    def store(self, given: tuple[list[Any], list[Any]], _start: Any, channel: int, values: list[Any], _both: Any) -> None:
+    def store(
+        self, given: tuple[list[Any], list[Any]], _start: Any, channel: int, values: list[Any], _both: Any
+    ) -> None:
         """`given`: what is carried, and by how much each of the pixels moves the mean."""
         (_, means, squares), shares = given
         number = channel // (4 * self.run) * self.run + channel % self.run

@@ -9,8 +9,8 @@
     moments     of these pixels the count, the mean and the sum of squared deviations, beside what is written of each
                 (see `moments`)
 
-States of `places` and `moments` are (reduction, sample, channel, slot, warp) of fp32, which another kernel joins. The rows of a
-sample meet a few chunks; its slots are these chunks in order, and what is left of them is neutral.
+States of `places` and `moments` are (reduction, sample, channel, slot, warp) of fp32, which another kernel joins. The
+rows of a sample meet a few chunks; its slots are these chunks in order, and what is left of them is neutral.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ from .shape import ConvShape
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvSpec:
     """`shape`: the convolution; `x`, `weight` and `outputs` as the module's docstring has them, `operands` of the
-    output's rank, each size its own or 1, or of channels a part, of which neighbours share an element. `epilogue` reads `product` and the operands by name; or there is a
-    `reduction`, with one output. `channels_last`: how outputs lie, and the dimensions of the operands."""
+    output's rank, each size its own or 1, or of channels a part, of which neighbours share an element. `epilogue`
+    reads `product` and the operands by name; or there is a `reduction`, with one output. `channels_last`: how
+    outputs lie, and the dimensions of the operands."""
 
     name: str
     shape: ConvShape
