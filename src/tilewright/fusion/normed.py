@@ -72,7 +72,7 @@ def _unspared(found: Found) -> Found:
 
 
 def _apart(flow: Flow, region: Found) -> tuple[Found, tuple[Found, tuple[str, ...]]] | None:
-    """A norm as what it measures, with all that is made of that alone; and as what is computed with it, and its nodes."""
+    """A norm as what it measures, with all that is made of that alone; and what is computed with it, with its nodes."""
     names, outputs = region[1].nodes, [b.node for b in region[1].outputs]
     grown = lay_out(flow, names, outputs)
     if grown is None:

@@ -117,7 +117,8 @@ def _behind(rest: Program, cut: Schedule, kept: Operand) -> Program | None:
             todo += [a for a in made[name].args if isinstance(a, str)]
     known = {o.name: o for o in rest.operands}
     fresh = [kept]
-    fresh += [Operand(**_fields(_row(rest, n))) for n in read if n in cut.row_names and n not in known]
+    rows = [_row(rest, n) for n in read if n in cut.row_names and n not in known]
+    fresh += [Operand(name=o.name, dtype=o.dtype, shape=o.shape) for o in rows]
     others = [o for o in rest.operands if o.name in read and o.name != kept.name]
     if kept.name not in read:
         return None
@@ -125,10 +126,6 @@ def _behind(rest: Program, cut: Schedule, kept: Operand) -> Program | None:
         domain=rest.domain, operands=(*fresh, *others), body=tuple(i for i in _statements(rest) if i.result in body),
         outputs=cut.element_outputs,
     )  # fmt: skip
-
-
-def _fields(output: Output) -> dict[str, object]:
-    return {"name": output.name, "dtype": output.dtype, "shape": output.shape}
 
 
 def _ahead(program: Program, rest: Program, measured: str, kept: str) -> Program | None:
