@@ -115,7 +115,8 @@ def validate(program: Program) -> None:
 
 
 def _validate_broadcast(operand: Operand, program: Program) -> None:
-    if program.product is None or program.reduced or len(operand.shape) != len(program.domain):
+    item = program.product
+    if item is None or (program.reduced and len(item.over) == 1) or len(operand.shape) != len(program.domain):
         raise ValueError(f"{operand.name!r}: broadcast over parts of {program.domain}, which no contraction makes")
     _validate_access(Access(operand=operand.name, at=operand.at), operand, program.domain, {})
 

@@ -18,8 +18,8 @@ from ..ir.program import Program
 class Fit:
     """A realiser makes the program on the device. `open`: dimensions of the domain of which one kernel takes any size,
     not only the program's. `ranked`: its points are in the order of a model of its own, since bytes say nothing of
-    their times. `guess`: a library may well be faster at the likeliest point. `kernel`: the name in `table.UNPROVEN` of what
-    makes it, if it was ever there."""
+    their times. `guess`: a library may well be faster at the likeliest point. `kernel`: the name in `table.UNPROVEN` of
+    what makes it, if it was ever there."""
 
     open: frozenset[int] = frozenset()
     ranked: bool = False

@@ -43,6 +43,7 @@ REALISERS: tuple[Realiser, ...] = (
 UNPROVEN = frozenset(
     {
         "attention",  # tests/gpu/test_attention.py
+        "conv norms",  # tests/gpu/test_conv_norms.py
         "recurrent",  # tests/gpu/test_recurrent.py
         "weight gradients",  # tests/gpu/test_conv_backward.py
         "depthwise weight gradients",  # the same

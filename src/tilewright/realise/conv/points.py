@@ -58,7 +58,8 @@ _ITEM = {"f16": 2, "bf16": 2, "i64": 8, "bool": 1}
 def space(program: Program, shape: ConvShape, device: Device, *, channels_last: bool = False) -> Space:
     """Of the settings that fit, some of each precision and each kernel, the likeliest first. `channels_last`: of the
     program's domain."""
-    able = over_of(program) is None  # an im2col product reduces nothing
+    # An im2col product reduces nothing, and channels share no operand of its epilogue.
+    able = over_of(program) is None and not any(o.at for o in program.operands)
     products = im2col_points(program, shape, device, channels_last=channels_last) if able else ()
     ranked = ranked_points(program, shape, device)
     likely = [p for p in ranked if dict(p)["precision"] == dict(ranked[0])["precision"]]

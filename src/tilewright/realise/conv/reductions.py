@@ -14,6 +14,7 @@ from ..float8 import rounded_once
 from ..gemm.column_groups import REDUCES, sweep_texts, without_product
 from ..gemm.reduced import blocked
 from ..rows.text import RUN_OP, Lines, safe_names
+from .normed import measuring, normed
 
 _POOLED = ("sum", "max", "min")
 _MOST_SWEEPS = 2
@@ -60,6 +61,9 @@ def over_of(program: Program) -> tuple[str, Triple] | None:
     item = program.product
     assert item is not None
     spatial = len(item.over) - 1
+    measured = any(i.op == "moments" for i in program.body)
+    if measured and {*program.reduced} >= {*range(len(program.domain) - spatial, len(program.domain))}:
+        return "moments", (1, 1, 1)
     places = len(program.reduced) == spatial and program.reduced != _channels(program)
     return "places" if places else "channels", (1, 1, 1)
 
@@ -72,12 +76,21 @@ def _channels(program: Program) -> tuple[int, ...]:
     return tuple(sorted(right))
 
 
+def kernel_of(program: Program, shape: ConvShape) -> str:
+    """The name in `table.UNPROVEN`."""
+    found = over_of(program)
+    new = found is not None and (found[0] == "moments" or (found[0] == "places" and shape.groups > 1))
+    return "conv norms" if new or any(o.at for o in _others(program)) else "conv reductions" if found else ""
+
+
 def unreducible(program: Program, shape: ConvShape) -> str | None:
     """Why the skeleton can't reduce so; None if it can, at some point, or where nothing is reduced."""
     found = over_of(program)
     if found is None:
         return None
     over, _ = found
+    if over == "moments":
+        return _unmeasurable(program, shape)
     reductions = [i for i in program.body if isinstance(i, Reduction)]
     cut = schedule(without_product(program))
     if any(r.op not in (REDUCES if over == "channels" else _POOLED) for r in reductions):
@@ -99,6 +112,13 @@ def writes_apart(program: Program, shape: ConvShape) -> bool:
     return shape.spread[2] > 1 and prod(program.outputs[0].shape) >= shape.pixels * shape.groups * shape.columns
 
 
+def _unmeasurable(program: Program, shape: ConvShape) -> str | None:
+    """The same, of a norm over places."""
+    if shape.groups > 1 or program.domain[-1] != shape.out[2] or any(o.at for o in _others(program)):
+        return "a norm of a grouped convolution, or of one in channels-last"
+    return None if normed(program, shape) is not None else "a norm whose elements are gone through in another way"
+
+
 def _others(program: Program) -> list[Operand]:
     return [o for o in program.operands if not o.indexed]
 
@@ -114,6 +134,12 @@ def reduction_text(program: Program) -> ConvText:
         imports=_IMPORTS, functions="\n\n".join(functions), argument=f"reduction=ConvReduction({', '.join(more)})",
         operands=rest.operands[1:], outputs=rest.outputs,
     )  # fmt: skip
+
+
+def moments_text(program: Program, shape: ConvShape) -> ConvText:
+    """Of a norm: the convolution that measures."""
+    functions, argument, operands, outputs, imports = measuring(program, shape)
+    return ConvText(functions=functions, argument=argument, operands=operands, outputs=outputs, imports=imports)
 
 
 def places_text(program: Program, shape: ConvShape) -> tuple[ConvText, Program]:
