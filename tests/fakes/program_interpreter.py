@@ -242,7 +242,8 @@ def attended(
     scores = scores.expand(item.scores.domain).to(dtype_of(item.scores.operands[0].dtype, exact=exact))
     (weights,) = run_program(item.scores, [scores, *(values[n] for n in item.operands)], exact=exact)
     if item.softmax:
-        weights = weights.softmax(-1)
+        sinks = [values[item.sink].to(weights.dtype).expand(*weights.shape[:-1], 1)] if item.sink else []
+        weights = torch.cat([weights, *sinks], -1).softmax(-1)[..., : item.keys]
         weights = weights.nan_to_num(0.0) if item.empty_is_zero else weights
     product = weights.to(dtype).unsqueeze(len(domain) - 1) * value.squeeze(-1)
     return product.sum(-1).to(dtype)

@@ -26,6 +26,7 @@ from tilewright.frontend.trace import trace
 from tilewright.fusion.attention import attentions
 from tilewright.fusion.region import Flow
 from tilewright.ir.program import Program
+from tilewright.kernels.cuda.attention.tiles import make_point
 from tilewright.realise.attention import renderer as attention
 from tilewright.realise.attention.points import space
 from tilewright.realise.attention.shape import shape_of
@@ -45,7 +46,11 @@ def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 
 
-def written_causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def grouped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+def written_causal(q: Tensor, k: Tensor, v: Tensor, *_: Tensor) -> Tensor:
     kept = torch.tril(torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device))
     return (q @ k.mT * 0.2).masked_fill(~kept, -math.inf).softmax(-1) @ v
 
@@ -76,6 +81,48 @@ def relu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.mT / k.shape[-2]).relu() @ v
 
 
+def relu_causal(q: Tensor, k: Tensor, v: Tensor, kept: Tensor) -> Tensor:
+    return (q @ k.mT / k.shape[-2]).masked_fill(kept < 0, -math.inf).relu() @ v
+
+
+def sigmoid(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.mT * 0.2 - math.log(k.shape[-2])).sigmoid() @ v
+
+
+def sunk(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+    """gpt-oss's: one learned score more a head."""
+    own = sinks.view(1, -1, 1, 1).expand(q.shape[0], -1, q.shape[-2], 1)
+    return torch.cat([q @ k.mT * 0.2, own], -1).softmax(-1)[..., :-1] @ v
+
+
+def sunk_sliding(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+    i, j = torch.arange(q.shape[-2], device=q.device)[:, None], torch.arange(k.shape[-2], device=q.device)
+    own = sinks.view(1, -1, 1, 1).expand(q.shape[0], -1, q.shape[-2], 1)
+    scores = torch.where((j <= i) & (j > i - 100), q @ k.mT * 0.2, -math.inf)
+    return torch.cat([scores, own], -1).softmax(-1)[..., :-1] @ v
+
+
+def buffered(q: Tensor, k: Tensor, v: Tensor, kept: Tensor) -> Tensor:
+    return (q @ k.mT * 0.2).masked_fill(kept < 0, -math.inf).softmax(-1) @ v
+
+
+def segments(q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor) -> Tensor:
+    """Of numbers, rounded to those of segments."""
+    alike = of_queries.round()[:, None, :, None] == of_keys.round()[:, None, None, :]
+    return F.scaled_dot_product_attention(q, k, v, alike)
+
+
+def local_and_strided(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """As sparse transformers have it: a window, and every 64th key."""
+    i, j = torch.arange(q.shape[-2], device=q.device)[:, None], torch.arange(k.shape[-2], device=q.device)
+    kept = (j <= i) & ((j > i - 64) | (j // 64 == 3))
+    return torch.where(kept, q @ k.mT * 0.2, -math.inf).softmax(-1) @ v
+
+
+def cosine(q: Tensor, k: Tensor, v: Tensor, scale: Tensor) -> Tensor:
+    return (F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT * scale.exp()[:, None, None]).softmax(-1) @ v
+
+
 def side_by_side(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Of (batch, positions, heads, columns), as projections give them."""
     made = F.scaled_dot_product_attention(*(x.transpose(1, 2) for x in (q, k, v)))
@@ -85,7 +132,9 @@ def side_by_side(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """`sizes`: batch, heads, queries, keys, columns of query and key, of value. `shared`: queries' heads for each of
-    the keys'. `kind`: "large" scores, "sliced" factors, one that begins at an "odd" address, "empty" rows of a mask."""
+    the keys'. `kind`: "large" scores, "sliced" factors, one that begins at an "odd" address, "empty" rows of a mask, a
+    mask that is "lower", or is so and hides an "infinite" value, one whose first keys are hidden ("late"), "packed"
+    segments. `knobs`: those of a point whose others are the first's that fits."""
 
     function: Callable[..., Tensor]
     sizes: tuple[int, int, int, int, int, int]
@@ -94,11 +143,13 @@ class Case:
     shared: int = 1
     kind: str = ""
     point: int = 0  # which of the points that are ranked
+    knobs: tuple[tuple[str, Any], ...] = ()
 
     @property
     def name(self) -> str:
         words = [self.function.__name__, "x".join(map(str, self.sizes)), str(self.dtype).split(".")[1], self.kind]
-        return "-".join([*filter(None, words), *(["shared"] if self.shared > 1 else []), str(self.point)])
+        return "-".join([*filter(None, words), *(["shared"] if self.shared > 1 else []), str(self.point),
+                         *(f"{name}{value}" for name, value in self.knobs)])  # fmt: skip
 
     def inputs(self, device: str) -> list[Tensor]:
         b, h, m, n, d, e = self.sizes
@@ -118,6 +169,15 @@ class Case:
             found[1] = flat[1:].view(found[1].shape)
         if self.kind == "empty":
             found[3][..., 3, :] = -1
+        if self.kind in ("lower", "infinite"):
+            found[3] = found[3].abs().clamp(min=0.1).tril() - 0.05
+        if self.kind == "infinite":
+            found[2][0, 1, 150, 3] = math.inf
+        if self.kind == "late":  # the first keys are hidden from all
+            found[3] = torch.where(torch.arange(self.sizes[3], device=device) > 2000, 1.0, -1.0).expand(found[3].shape)
+            found[3] = found[3].to(self.dtype).contiguous()
+        if self.kind == "packed":
+            found[3:] = [(torch.arange(x.numel(), device=device) // 70).view(x.shape).to(self.dtype) for x in found[3:]]
         return found
 
 
@@ -129,6 +189,8 @@ def both(function: Callable[..., Tensor], *sizes: tuple[int, ...], **how: Any) -
         cases.append(Case(function=function, sizes=own, dtype=HALF, point=4 * i + 6, **how))  # type: ignore[arg-type]
     return cases
 
+
+SKIPS = (("skips", True),)
 
 CASES = (
     # lengths, and one tile, a part of one, many
@@ -149,6 +211,29 @@ CASES = (
     *both(alibi, (2, 4, 513, 513, 64, 64), more=((4,),)),
     *both(capped, (2, 4, 201, 333, 64, 64)),
     *both(relu, (2, 4, 201, 333, 64, 64)),
+    *both(sigmoid, (2, 4, 201, 333, 64, 64)),
+    *both(cosine, (2, 4, 201, 333, 64, 64), more=((4,),)),
+    # sinks
+    *both(sunk, (2, 4, 201, 333, 64, 64), more=((4,),)),
+    *both(sunk_sliding, (2, 4, 777, 777, 128, 128), more=((4,),)),
+    Case(function=sunk, sizes=(2, 4, 201, 333, 64, 64), more=((4,),), dtype=FULL),
+    # tiles that masks hide
+    *(Case(function=buffered, sizes=(2, 4, 700, 700, 64, 64), more=((700, 700),), kind=kind, dtype=dtype, knobs=SKIPS)
+      for kind in ("lower", "infinite", "empty") for dtype in (WIDE, FULL)),
+    Case(function=segments, sizes=(2, 4, 500, 700, 64, 64), more=((2, 500), (2, 700)), kind="packed", knobs=SKIPS),
+    Case(function=local_and_strided, sizes=(2, 4, 900, 900, 128, 128), knobs=SKIPS),
+    Case(function=masked, sizes=(2, 4, 201, 333, 64, 64), more=((201, 333),), kind="empty", knobs=SKIPS),
+    Case(function=written_causal, sizes=(2, 4, 700, 700, 64, 64), kind="infinite", more=((1, 1),)),
+    *(Case(function=relu_causal, sizes=(2, 4, 700, 700, 64, 64), more=((700, 700),), kind="lower", knobs=SKIPS,
+           dtype=dtype) for dtype in (WIDE, FULL)),
+    # keys that CTAs share: decoding
+    *(Case(function=grouped, sizes=(2, 16, 1, 5000, 128, 128), shared=8, dtype=dtype, knobs=(("splits", n),))
+      for n, dtype in ((4, WIDE), (16, HALF), (8, FULL))),
+    Case(function=plain, sizes=(2, 4, 1, 1000, 64, 64), knobs=(("splits", 2),)),
+    Case(function=sunk, sizes=(2, 4, 2, 3000, 64, 64), more=((4,),), knobs=(("splits", 8),)),
+    Case(function=masked, sizes=(2, 4, 3, 3000, 64, 64), more=((3, 3000),), kind="late", knobs=(("splits", 6),)),
+    Case(function=relu, sizes=(2, 4, 5, 3000, 64, 64), dtype=FULL, knobs=(("splits", 6),)),
+    Case(function=relu, sizes=(2, 4, 201, 333, 64, 64), dtype=FULL),
     # memory
     *both(side_by_side, (2, 4, 300, 300, 64, 64)),
     Case(function=plain, sizes=(2, 4, 200, 300, 64, 64), kind="sliced"),
@@ -187,18 +272,27 @@ def found(case: Case) -> tuple[Program, Match]:
     return whole
 
 
-def point_of(program: Program, number: int) -> Point:
+def point_of(program: Program, case: Case) -> Point:
     shape = shape_of(program)
     assert shape is not None
     points = space(program, shape, H200).points
-    return points[number % len(points)]
+    own = [p for p in points if set(case.knobs) <= set(p)]
+    if own or not case.knobs:
+        return (own or points)[case.point % len(own or points)]
+    for settings in (dict(p) | dict(case.knobs) for p in points):
+        try:
+            make_point(shape, settings)
+        except ValueError:
+            continue
+        return tuple(sorted(settings.items()))
+    raise AssertionError(f"no point has {case.knobs}")
 
 
 def check(number: int, folder: str) -> str:
     """What is wrong with a case, in a sentence; "" where nothing is."""
     case = CASES[number]
     program, site = found(case)
-    settings = point_of(program, case.point)
+    settings = point_of(program, case)
     module = load_fused(program, Path(folder), point=settings, renderer=Alone())
     given = case.inputs("cuda")
     graph = trace(Applies(case.function), tuple(x.contiguous() for x in case.inputs("cpu")), {})
@@ -238,7 +332,7 @@ def repeated(folder: str) -> str:
     """Many calls of one kernel, whose results are the same bits, on inputs that change."""
     case = next(c for c in CASES if c.function is causal and c.dtype is WIDE)
     program, _ = found(case)
-    module = load_fused(program, Path(folder), point=point_of(program, 0), renderer=Alone())
+    module = load_fused(program, Path(folder), point=point_of(program, case), renderer=Alone())
     given = case.inputs("cuda")
     shapes = [o.shape for o in program.operands]
     first = module.run(*(x.reshape(s) for x, s in zip(given, shapes, strict=True)))[0].clone()
@@ -257,7 +351,7 @@ def test_the_logarithms_of_the_sums_are_an_output_that_may_be_asked_for(bounded:
 def summed(number: int, folder: str) -> str:
     case = CASES[number]
     program, _ = found(case)
-    settings = point_of(program, 0)
+    settings = point_of(program, case)
     module = load_fused(program, Path(folder), point=settings, renderer=Alone())
     kind = type(module._FUSED)
     fused = kind(replace(module._FUSED.spec, sums=True), dict(settings))

@@ -141,7 +141,8 @@ def _told(item: object, program: Program) -> object:
     if isinstance(item, AttentionOp):
         scores = [i.op for i in item.scores.body], [(o.dtype, o.shape) for o in item.scores.operands]
         at = [access.at for access in (item.query, item.key, item.value)]
-        return item.op, item.keys, item.depth, at, scores, item.softmax, item.empty_is_zero, item.spares
+        more = ("sink",) * bool(item.sink)
+        return (item.op, item.keys, item.depth, at, scores, item.softmax, item.empty_is_zero, item.spares, *more)
     if isinstance(item, RecurrenceOp):
         return item.op, item.cell, item.layers, item.directions, item.hidden, item.bias
     if isinstance(item, Contraction):

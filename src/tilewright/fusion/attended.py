@@ -22,8 +22,9 @@ Found = tuple[Program, Match]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attended:
     """`node` is the result of the second product, with `dims`. Each factor is a node with its dimensions. `scores` is
-    over `axes`, the keys among them; `binds` are of its operands without the first, the product of query and key.
-    `nodes` are computed here, `spared` are those of them that no kernel need write."""
+    over `axes`, the keys among them; `binds` are of its operands without the first, the product of query and key; with
+    a `sink` that is the last of them. `nodes` are computed here, `spared` are those of them that no kernel need
+    write."""
 
     node: Node
     dims: Dims
@@ -37,6 +38,7 @@ class Attended:
     axes: tuple[Axis, ...]
     binds: tuple[Bind, ...]
     softmax: bool
+    sink: bool
     empty_is_zero: bool
     spares: bool
     nodes: tuple[str, ...]
@@ -54,7 +56,11 @@ def program_of(flow: Flow, whole: Attended) -> Found | None:
     lies = [a for d in (out.order or range(len(out.shape))) for a in axes[d]]
     if not lies or lies[-1] is not whole.column or {*lies[:-1], whole.keys} != set(whole.axes):
         return None
-    row = _row(whole)
+    row = _row(flow, whole)
+    shared = _shared(flow, whole) if row is None else None
+    apart = None if shared is None else divided(whole, shared)
+    if apart is not None:
+        return program_of(flow, apart)
     places: dict[Axis, int] = {}
     sizes: list[int] = []
     for axis in lies:
@@ -84,7 +90,7 @@ def program_of(flow: Flow, whole: Attended) -> Found | None:
     item = AttentionOp(
         result="v0", query=factors[0].access, key=factors[1].access, value=factors[2].access, keys=whole.keys.size,
         depth=whole.depth.size, scores=scores, operands=names, dtype=whole.node.dtype, softmax=whole.softmax,
-        empty_is_zero=whole.empty_is_zero, spares=whole.spares,
+        empty_is_zero=whole.empty_is_zero, spares=whole.spares, sink=names[-1] if whole.sink else "",
     )  # fmt: skip
     program = Program(
         domain=domain, operands=(*(f.operand for f in factors), *own), body=(item,),
@@ -157,11 +163,21 @@ def _merged(flow: Flow, whole: Attended) -> tuple[Node, Dims, tuple[str, ...]]:
     return node, whole.dims, (node.name,)
 
 
-def _row(whole: Attended) -> Axis | None:
+def _row(flow: Flow, whole: Attended) -> Axis | None:
     """The axis of the queries: the longest that neither keys nor values move along."""
-    shared = {p.axis for _, dims in (whole.key, whole.value) for dim in dims for p in dim}
+    shared = {p.axis for p in _read_along(flow, whole)}
     own = [p.axis for dim in whole.query[1] for p in dim if p.axis not in shared and p.axis is not whole.depth]
     return max(own, key=lambda a: a.size, default=None)
+
+
+def _shared(flow: Flow, whole: Attended) -> AxisPart | None:
+    """Of a single query: the axis along which several neighbours read the same keys. These are then its queries."""
+    return next((p for p in _read_along(flow, whole) if p.each > 1 and p.each * p.size == p.axis.size), None)
+
+
+def _read_along(flow: Flow, whole: Attended) -> list[AxisPart]:
+    """What keys and values move along, before heads are repeated."""
+    return [p for factor in (whole.key, whole.value) for dim in before_copies(flow, *factor)[1] for p in dim]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -176,7 +176,8 @@ def _assembled(
     if sides is None:
         return None
     query, key, depth = sides
-    others = [i for i in range(len(site.operands)) if i != mine[0]]
+    sink = [i for i, o in enumerate(program.operands) if o.name == scores.sink]
+    others = [*(i for i in range(len(site.operands)) if i not in (mine[0], *sink)), *sink]
     body = replace(
         scores.program, operands=tuple(program.operands[i] for i in (mine[0], *others)), reduced=(),
     )  # fmt: skip
@@ -185,8 +186,8 @@ def _assembled(
     return Attended(
         node=node, dims=tuple(of[c] for c in result), query=query, key=key,
         value=(value[0], _of_node(value[0], [of[c] for c in value[1]])), keys=keys, depth=depth, column=column,
-        scores=body, axes=region.domain, binds=tuple(site.operands[i] for i in others), softmax=scores.softmax,
-        empty_is_zero=False, spares=flow.graph.sparing,
+        scores=body, axes=region.domain, binds=tuple(site.operands[i] for i in others),
+        softmax=scores.softmax, sink=bool(sink), empty_is_zero=False, spares=flow.graph.sparing,
         nodes=(product.node.name, *site.nodes, node.name),
         spared=(product.node.name, *sorted(own)),
     )  # fmt: skip

@@ -54,7 +54,7 @@ def direct(flow: Flow, node: Node, call: Call) -> Attended | None:
         key=(key, (*shared[0], *whole_axes([[keys], [depth]]))),
         value=(value, (*shared[1], *whole_axes([[keys], [column]]))),
         keys=keys, depth=depth, column=column, scores=scores[0], axes=(*of_scores, keys), binds=scores[1],
-        softmax=True, empty_is_zero=True, spares=True, nodes=(node.name,), spared=(),
+        softmax=True, sink=False, empty_is_zero=True, spares=True, nodes=(node.name,), spared=(),
     )  # fmt: skip
 
 

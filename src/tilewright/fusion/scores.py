@@ -13,11 +13,12 @@ _FLOATS = ("f64", "f32", "f16", "bf16")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
     """`program` is pointwise and gives the scores; the weights are their `softmax` along `reduced`, or they
-    themselves."""
+    themselves. `sink`: the operand, which `program` does not read, that is one score more in the softmax's sums."""
 
     program: Program
     softmax: bool
     reduced: int | None
+    sink: str = ""
 
 
 def scores_of(weights: Program) -> Scores | None:
@@ -28,27 +29,29 @@ def scores_of(weights: Program) -> Scores | None:
         return None
     if not weights.reduced:
         return Scores(program=weights, softmax=False, reduced=None)
-    score = _normalised(weights, made, output.name)
-    if score is None or len(weights.reduced) != 1:
+    found = _normalised(weights, made, output.name)
+    if found is None or len(weights.reduced) != 1:
         return None
+    score, sink = found
     body = _needed(made, score)
     if body is None:
         return None
     dtypes = {o.name: o.dtype for o in weights.operands} | {i.result: i.dtype for i in body}
     read = {a for item in body for a in item.args if isinstance(a, str)} | {score}
-    if any(o.name not in read for o in weights.operands):
+    if any(o.name not in read and o.name != sink for o in weights.operands) or sink in read:
         return None
     given = Output(name=score, dtype=dtypes[score], shape=weights.domain)
     program = replace(weights, reduced=(), body=body, outputs=(given,))
-    return Scores(program=program, softmax=True, reduced=weights.reduced[0])
+    return Scores(program=program, softmax=True, reduced=weights.reduced[0], sink=sink)
 
 
 def _results(item: object) -> tuple[str, ...]:
     return item.results if isinstance(item, Reduction) else (getattr(item, "result"),)  # noqa: B009
 
 
-def _normalised(weights: Program, made: Mapping[str, object], name: str) -> str | None:
-    """The value of which this one is the softmax: exp(value - its largest) / the sum of these."""
+def _normalised(weights: Program, made: Mapping[str, object], name: str) -> tuple[str, str] | None:
+    """The value of which this one is the softmax: exp(value - its largest) / the sum of these; and its sink, of which
+    the same is in the sum, and in the largest ("": none)."""
     name = _converted(made, name)
     share = made.get(name)
     if not isinstance(share, Statement) or share.op != "div" or not all(isinstance(a, str) for a in share.args):
@@ -59,14 +62,36 @@ def _normalised(weights: Program, made: Mapping[str, object], name: str) -> str 
     if not isinstance(apart, Statement) or apart.op != "sub" or not all(isinstance(a, str) for a in apart.args):
         return None
     score, largest = (_converted(made, str(a)) for a in apart.args)
-    top, total = made.get(largest), made.get(below)
+    sink, (highest, below) = _without_sink(weights, made, (largest, below))
+    top, total = made.get(highest), made.get(below)
     if not isinstance(top, Reduction) or not isinstance(total, Reduction):
         return None
     if top.op == total.op == "softmax_stats":
         same = top is total and top.results == (largest, below) and _converted(made, top.arg) == score
-        return score if same else None
+        return (score, "") if same and not sink else None
     both = (top.op, total.op) == ("max", "sum") and _converted(made, top.arg) == score
-    return score if both and _converted(made, total.arg) == above else None
+    return (score, sink) if both and _converted(made, total.arg) == above else None
+
+
+def _without_sink(
+    weights: Program, made: Mapping[str, object], ends: tuple[str, str]
+) -> tuple[str, tuple[str, str]]:  # fmt: skip
+    """The sink of a softmax whose largest and sum these are, and both without it; "" and the same where it has none."""
+    largest, total = (made.get(name) for name in ends)
+    if not _is(largest, "maximum") or not _is(total, "add"):
+        return "", ends
+    operands = {o.name for o in weights.operands}
+    sides = [[_converted(made, a) for a in i.args if isinstance(a, str)] for i in (largest, total)]  # type: ignore[attr-defined]
+    sink = next((a for a in sides[0] if a in operands), "")
+    for own in sides[1]:
+        power = made.get(own)
+        apart = made.get(_converted(made, str(power.args[0]))) if _is(power, "exp") else None  # type: ignore[attr-defined]
+        if isinstance(apart, Statement) and apart.op == "sub" and len(sides[0]) == len(sides[1]) == 2:
+            both = [_converted(made, a) for a in apart.args if isinstance(a, str)]
+            if sink and both == [sink, ends[0]]:
+                (highest,), (rest,) = ([a for a in side if a not in (sink, own)] for side in sides)
+                return sink, (highest, rest)
+    return "", ends
 
 
 def _is(item: object, op: str) -> bool:

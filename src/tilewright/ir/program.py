@@ -241,6 +241,9 @@ class AttentionOp:
     score. `softmax`: the weights are the softmax of the scores over k, else the scores. A row whose scores are all
     minus infinity gives NaN, or 0 where `empty_is_zero`.
 
+    `sink`: the last of `operands`, which the scores do not read, and which does not move along k; it is the score of
+    one key more, whose value is 0. "": none.
+
     `spares`: values where the weight is surely 0 need not be read, so that infinities there may come to nothing."""
 
     result: str
@@ -255,6 +258,7 @@ class AttentionOp:
     softmax: bool = True
     empty_is_zero: bool = False
     spares: bool = False
+    sink: str = ""
 
     op = "attention"
     args = ()  # its operands are no values

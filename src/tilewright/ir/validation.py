@@ -202,6 +202,8 @@ def _validate_attention(item: AttentionOp, indexed: Mapping[str, Operand], progr
     given = [(indexed[n].dtype, indexed[n].shape) if n in indexed else None for n in item.operands]
     if given != [(o.dtype, o.shape) for o in scores.operands[1:]]:
         raise ValueError(f"{name!r}: {item.operands} are not the operands that its scores read")
+    if item.sink and (item.sink != item.operands[-1] or scores.operands[-1].shape[-1] > 1 or not item.softmax):
+        raise ValueError(f"{name!r}: {item.sink!r} is no sink of its scores")
 
 
 def _validate_recurrence(item: RecurrenceOp, indexed: Mapping[str, Operand], program: Program) -> None:

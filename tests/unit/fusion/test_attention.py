@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from fakes.matched import fused
 from tilewright.facts.pattern import Pattern
 from tilewright.ir.program import attention_in
+from tilewright.realise.attention.shape import shape_of
 
 pytestmark = pytest.mark.each(2)
 
@@ -73,6 +74,52 @@ def repeated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.matmul(weights, v).transpose(1, 2).contiguous()
 
 
+def sunk(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+    """As gpt-oss has it: one learned score more a head, whose weight is left out."""
+    scores = torch.matmul(q, k.transpose(2, 3)) * 0.5
+    scores = torch.cat([scores, sinks.reshape(1, -1, 1, 1).expand(B, -1, M, -1)], dim=-1)
+    scores = scores - scores.max(dim=-1, keepdim=True).values
+    weights = F.softmax(scores, dim=-1, dtype=scores.dtype)
+    return torch.matmul(weights[..., :-1], v).transpose(1, 2).contiguous()
+
+
+def sunk_by_einsum(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+    """Of (positions, heads, queries' heads of each, columns), masked by a sum."""
+    scores = torch.einsum("qhmd,khd->hmqk", q, k) * 0.3
+    scores = scores + torch.triu(scores.new_full((M, M), -math.inf), diagonal=1)
+    scores = torch.cat([scores, sinks.reshape(2, 2, 1, 1).expand(-1, -1, M, -1)], dim=-1)
+    weights = torch.softmax(scores, dim=-1)[..., :-1]
+    return torch.einsum("hmqk,khd->qhmd", weights, v).reshape(M, -1)
+
+
+def t5(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
+    """A bias for each head and bucket of distances."""
+    apart = torch.arange(N)[None, :] - torch.arange(M)[:, None]
+    far = 4 + (apart.abs().float().clamp(min=1).div(4).log() / math.log(4) * 4).long()
+    bucket = (apart > 0).long() * 8 + torch.where(apart.abs() < 4, apart.abs(), far.clamp(max=7))
+    return (q @ k.mT + F.embedding(bucket, table).permute(2, 0, 1)[None]).softmax(-1) @ v
+
+
+def swin(q: Tensor, k: Tensor, v: Tensor, table: Tensor, index: Tensor) -> Tensor:
+    bias = table[index.view(-1)].view(M, N, -1).permute(2, 0, 1).contiguous()
+    return ((q * 0.3) @ k.mT + bias.unsqueeze(0)).softmax(-1) @ v
+
+
+def segments(q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor) -> Tensor:
+    alike = of_queries[:, None, :, None] == of_keys[:, None, None, :]
+    return (q @ k.mT * 0.3).masked_fill(~alike, -math.inf).softmax(-1) @ v
+
+
+def ragged(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> Tensor:
+    seen = torch.arange(N)[None, None, None] < lengths[:, None, None, None]
+    return F.scaled_dot_product_attention(q, k, v, seen)
+
+
+def cosine(q: Tensor, k: Tensor, v: Tensor, scale: Tensor) -> Tensor:
+    scores = F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT
+    return (scores * scale.clamp(max=4.6).exp()).softmax(-1) @ v
+
+
 def sdpa(**how: Any) -> Callable[..., Tensor]:
     return lambda q, k, v, *mask: F.scaled_dot_product_attention(q, k, v, *mask, **how)
 
@@ -96,6 +143,13 @@ def sdpa(**how: Any) -> Callable[..., Tensor]:
         (lambda q, k, v, m: (q @ k.mT).masked_fill(m, -1e9).softmax(-1) @ v, (Q, K, V, rand(M, N) > 0), (B, H, M, E)),
         (lambda q, k, v: (q @ k.mT / N).relu() @ v, (Q, K, V), (B, H, M, E)),
         (lambda q, k, v: (q @ k.mT - 2).sigmoid() @ v, (Q, K, V), (B, H, M, E)),
+        (sunk, (Q, K, V, rand(H)), (B, M, H, E)),
+        (sunk_by_einsum, (rand(M, 2, 2, D), rand(M, 2, D), rand(M, 2, E), rand(4)), (M, 2, 2, E)),
+        (t5, (Q, K, V, rand(16, H)), (B, H, M, E)),
+        (swin, (Q, K, V, rand(50, H), torch.arange(M * N) % 50), (B, H, M, E)),
+        (segments, (Q, K, V, torch.arange(M * B).view(B, M) // 4, torch.arange(N * B).view(B, N) // 4), (B, H, M, E)),
+        (ragged, (Q, K, V, torch.tensor([3, 7])), (B, H, M, E)),
+        (cosine, (Q, K, V, rand(H, 1, 1)), (B, H, M, E)),
         (sdpa(), (Q, K, V), (B, H, M, E)),
         (sdpa(is_causal=True, scale=0.3), (Q, K, V), (B, H, M, E)),
         (sdpa(enable_gqa=True), (Q, K[:, :2], V[:, :2]), (B, H, M, E)),
@@ -135,6 +189,15 @@ def test_it_is_found_in_multihead_attention(how: dict[str, Any]) -> None:
 def test_heads_are_read_where_they_lay_before_they_were_repeated() -> None:
     (pattern,) = found(repeated, Q, K[:, :2], V[:, :2])
     assert [o.shape for o in pattern.program.operands] == [(B, H, M, D), (B, 2, N, D), (B, 2, N, E)]
+
+
+def test_heads_that_share_keys_are_the_queries_of_a_single_position() -> None:
+    """In decoding, so that a tile of queries is no single row; from torch's call and from repeated heads alike."""
+    for function in (repeated, sdpa(enable_gqa=True)):
+        (pattern,) = found(function, Q[:, :, :1], K[:, :2], V[:, :2])
+        assert pattern.program.domain in ((B, 2, 2, E), (B, 1, 2, 2, E))
+        shape = shape_of(pattern.program)
+        assert shape is not None and shape.rows == 2 and shape.batches == 2 * B
 
 
 def test_what_is_copied_between_is_no_kernel_beside_it() -> None:

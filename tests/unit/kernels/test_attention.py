@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tilewright.kernels.cuda.attention import combine as combine_module
 from tilewright.kernels.cuda.attention import scores as scores_module
 from tilewright.kernels.cuda.attention import softmax as softmax_module
 from tilewright.kernels.cuda.attention.kernel import PLANES, SHIFT
@@ -20,7 +21,7 @@ from tilewright.kernels.cuda.attention.order import TileOrder
 from tilewright.kernels.cuda.attention.protocol import QUERIES, RingProtocol
 from tilewright.kernels.cuda.attention.scores import ScoreMap, ScoreOperand
 from tilewright.kernels.cuda.attention.shape import AttentionShape, BatchStep, Layers, layer_of
-from tilewright.kernels.cuda.attention.softmax import LOG2_E, OnlineSoftmax
+from tilewright.kernels.cuda.attention.softmax import LOG2_E, OnlineScale, OnlineSoftmax
 from tilewright.kernels.cuda.attention.tiles import DEFAULTS, KNOBS, AttentionPoint, make_point, padded
 
 Diagonals = tuple[int | None, int | None]
@@ -242,17 +243,18 @@ def test_barriers_have_numbers_of_their_own() -> None:
 class Fragment:
     """Registers of all lanes of a warpgroup: one vector for each."""
 
-    def __init__(self, size: int) -> None:
-        self.values = [np.zeros(128, np.float32) for _ in range(size)]
+    def __init__(self, size: int, kind: Any = np.float32) -> None:
+        self.kind = kind
+        self.values = [np.zeros(128, kind) for _ in range(size)]
 
     def fill(self, value: float) -> None:
-        self.values = [np.full(128, value, np.float32) for _ in self.values]
+        self.values = [np.full(128, value, self.kind) for _ in self.values]
 
     def __getitem__(self, i: int) -> np.ndarray[Any, Any]:
         return self.values[i]
 
     def __setitem__(self, i: int, value: Any) -> None:
-        self.values[i] = np.broadcast_to(np.asarray(value, np.float32), 128).copy()
+        self.values[i] = np.broadcast_to(np.asarray(value, self.kind), 128).copy()
 
 
 class Memory:
@@ -268,24 +270,44 @@ class Memory:
     def __getitem__(self, i: int) -> Any:
         return np.broadcast_to(self.array[self.at + i], 128)
 
+    def __setitem__(self, i: int, value: Any) -> None:
+        self.array[self.at + i] = value
+
+
+def exponent_of(bits: Any) -> Any:
+    """What brings a magnitude with these bits into [2^14, 2^15), as the convolution's skeleton has it."""
+    value = np.asarray(bits, np.int32).view(np.float32)
+    exponent = 14 - np.floor(np.log2(np.where(value > 0, value, 1))).astype(np.int32)
+    return np.clip(np.where(value > 0, exponent, 0), -126, 126)
+
 
 @pytest.fixture
 def lanes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The skeleton's scalars are vectors of lanes, and its memory is numpy's."""
     lane = np.arange(128)
     cute = SimpleNamespace(
-        make_rmem_tensor=lambda shape, kind: Fragment(math.prod(shape)), size=lambda f: len(f.values),
+        make_rmem_tensor=lambda shape, kind: Fragment(math.prod(shape), kind), size=lambda f: len(f.values),
         make_tensor=lambda pointer, layout: pointer, make_layout=lambda shape: shape,
         arch=SimpleNamespace(fmax=np.fmax, shuffle_sync_bfly=lambda x, offset: x[lane ^ offset]),
         math=SimpleNamespace(log2=np.log2),
     )  # fmt: skip
-    m = SimpleNamespace(select=np.where, smaller=np.minimum, cast=lambda x, dtype: np.asarray(x, np.float32))
-    for module in (softmax_module, scores_module):
+    m = SimpleNamespace(
+        select=np.where, smaller=np.minimum, larger=np.maximum, stored=lambda x, dtype: x,
+        cast=lambda x, dtype: np.asarray(x, np.float32),
+    )  # fmt: skip
+    for module in (softmax_module, scores_module, combine_module):
         monkeypatch.setattr(module, "cute", cute)
         monkeypatch.setattr(module, "m", m)
         monkeypatch.setattr(module, "Float32", np.float32)
-    monkeypatch.setattr(scores_module, "Int32", np.int32)
-    monkeypatch.setattr(scores_module, "Int64", np.int64)
+        monkeypatch.setattr(module, "Int32", np.int32)
+    for module in (scores_module, combine_module):
+        monkeypatch.setattr(module, "Int64", np.int64)
+    monkeypatch.setattr(softmax_module, "magnitude", lambda x: np.abs(x).view(np.int32))
+    monkeypatch.setattr(softmax_module, "finite", lambda bits: np.where(bits < 0x7F800000, bits, 0))
+    monkeypatch.setattr(softmax_module, "power_of_two", lambda e: np.exp2(np.asarray(e, np.float32)))
+    monkeypatch.setattr(softmax_module, "scale_exponent", exponent_of)
+    monkeypatch.setattr(combine_module, "exp2", np.exp2)
+    monkeypatch.setattr(combine_module, "when", lambda condition, body: body())
     monkeypatch.setattr(softmax_module, "exp2", np.exp2)
     monkeypatch.setattr(softmax_module, "fused", lambda x, y, z: x * y + z)
 
@@ -320,8 +342,8 @@ def multiplied(left: list[np.ndarray[Any, Any]], right: list[np.ndarray[Any, Any
 class Emulated:
     """A `protocol.MultiplyingRole` whose products are numpy's, and whose softmax and scores are the skeleton's."""
 
-    def __init__(self, run: Run, batch: int, tile: int) -> None:
-        self.run, self.batch, self.tile = run, batch, tile
+    def __init__(self, run: Run, batch: int, tile: int, part: int = 0) -> None:
+        self.run, self.batch, self.tile, self.part = run, batch, tile, part
         self.sums = Fragment(run.tile_n // 2)
         self.results = Fragment(run.value.shape[-1] // 2)
         factor = np.float32(run.scale * LOG2_E)
@@ -333,9 +355,12 @@ class Emulated:
                 *self.planes[name], exponents[name] = planes_of(getattr(run, name)[batch])
             factor = factor * np.float32(2.0 ** -(exponents["query"] + exponents["key"]))
             self.by = np.float32(2.0 ** -exponents["value"])
-        self.softmax = OnlineSoftmax(factor, shift=SHIFT if run.split else 0)
+        self.scale: Any = np.float32(factor / np.float32(run.scale * LOG2_E)) if run.split else None
+        self.softmax: Any = OnlineSoftmax(factor, shift=SHIFT if run.split else 0) if run.softmax else OnlineScale()
         self.rows = [tile * 64 + places(8)[0][2 * r] for r in range(2)]
-        self.span = run.order.visited(tile)
+        first, last = run.order.visited(tile)
+        count = last - first
+        self.span = (first + count * part // run.parts, first + count * (part + 1) // run.parts)
         self.tiles = [iter(range(*self.span)) for _ in range(2)]  # of keys and of values, in their order
         self.begun: list[Callable[[], None]] = []
         self.weights: Any = None
@@ -389,25 +414,32 @@ class Emulated:
         first = tile * run.tile_n + places(8)[1][0]
         low, high = run.order.unmasked(self.tile)
         masked = not (run.order.masks and low <= tile < high)
-        run.map.apply(self.sums, ({0: self.batch}, self.rows, first), run.operands, masked=masked)
-        if run.softmax:
+        scale = None if run.softmax else self.scale
+        run.map.apply(self.sums, ({0: self.batch}, self.rows, first), run.operands, masked=masked, scale=scale)
+        if run.softmax or run.split:
             self.softmax.weigh(self.sums)
 
     def rescale(self) -> None:
-        if self.run.softmax:
+        if self.run.softmax or self.run.split:
             for i in range(len(self.results.values)):
                 self.results[i] = self.results[i] * self.softmax.onto[i // 2 % 2]
         self.weights = np.stack(self.sums.values)
 
-    def finish(self, out: np.ndarray[Any, Any]) -> None:
+    def finish(self, out: np.ndarray[Any, Any], logarithms: np.ndarray[Any, Any]) -> None:
+        run = self.run
         rows, columns = places(out.shape[-1])
+        empty = run.empty_is_zero or run.parts > 1
+        sinks = [None if run.sink is None or self.part else np.float32(run.sink)] * 2
+        if run.sink is not None and self.part:
+            sinks = [np.float32(-np.inf)] * 2
+        made = [self.softmax.finish(r, empty_is_zero=empty, sink=sinks[r]) for r in range(2)]
         for i, value in enumerate(self.results.values):
-            by = np.ones(128)
-            if self.run.softmax:
-                by = self.softmax.inverse(i // 2 % 2, empty_is_zero=self.run.empty_is_zero)
+            by, logarithm = made[i // 2 % 2] if run.softmax or run.split else (np.ones(128), None)
             row = self.tile * 64 + rows[i]
             inside = row < out.shape[1]
             out[self.batch, row[inside], columns[i][inside]] = (value * by * self.by)[inside]
+            if logarithm is not None:
+                logarithms[self.batch, row[inside]] = np.broadcast_to(logarithm, 128)[inside]
 
 
 @dataclass
@@ -426,6 +458,10 @@ class Run:
     softmax: bool = True
     empty_is_zero: bool = False
     split: bool = False  # as fp16x3 has it
+    parts: int = 1
+    sink: float | None = None
+    logarithms: Any = None
+    wanted: Any = None  # of these
 
     def __post_init__(self) -> None:
         batch, rows, _ = self.query.shape
@@ -435,13 +471,31 @@ class Run:
         self.map = ScoreMap(shape, self.tile_n, (self.whole, self.inner), self.described, outside)
 
     def result(self) -> np.ndarray[Any, Any]:
-        out = np.full((*self.query.shape[:2], self.value.shape[-1]), 7.0)
-        for number in range(self.order.work):
+        """The result; `logarithms` are those of the softmax's sums."""
+        shape = (*self.query.shape[:2], self.value.shape[-1])
+        outs, logarithms = np.full((self.parts, *shape), 7.0), np.full((self.parts, *shape[:-1]), 7.0)
+        for number, part in itertools.product(range(self.order.work), range(self.parts)):
             tile, batch = self.order.place(number)
-            own = Emulated(self, batch, tile)
+            own = Emulated(self, batch, tile, part)
             RingProtocol(stages=self.stages).multiply(own, own.span, plainly)
-            own.finish(out)
-        return out
+            own.finish(outs[part], logarithms[part])
+        self.logarithms = logarithms[0]
+        return outs[0] if self.parts == 1 else self._combined(outs, logarithms)
+
+    def _combined(self, outs: np.ndarray[Any, Any], logarithms: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        kernel = combine_module.CombineParts(
+            self.order.shape, self.parts, dtype="f32", softmax=self.softmax, empty_is_zero=self.empty_is_zero
+        )
+        size, rows = outs[0].size, logarithms[0].size
+        room = np.zeros(128)  # lanes behind the last read, and write, something, too
+        given = [Memory(np.concatenate([x.reshape(-1).astype(np.float32), room])) for x in (outs, logarithms)]
+        made = [Memory(np.zeros(n + 128, np.float32)) for n in (size, rows)]
+        for cta in range(-(-size // 128)):
+            combine_module.cute.arch.block_idx = lambda cta=cta: (cta,)
+            combine_module.cute.arch.thread_idx = lambda: (np.arange(128),)
+            kernel._one(*given, made)
+        self.logarithms = made[1].array[:rows].reshape(logarithms[0].shape)
+        return made[0].array[:size].reshape(outs[0].shape)
 
 
 def reference(run: Run, scores: Callable[[Any], Any]) -> np.ndarray[Any, Any]:
@@ -449,8 +503,11 @@ def reference(run: Run, scores: Callable[[Any], Any]) -> np.ndarray[Any, Any]:
     weights = scores(product * run.scale if run.scale != 1.0 or run.softmax else product)
     if run.softmax:
         with np.errstate(invalid="ignore"):
-            power = np.exp(weights - weights.max(-1, keepdims=True))
-            weights = power / power.sum(-1, keepdims=True)
+            largest = np.maximum(weights.max(-1, keepdims=True), -np.inf if run.sink is None else run.sink)
+            power = np.exp(weights - largest)
+            total = power.sum(-1, keepdims=True) + (0 if run.sink is None else np.exp(run.sink - largest))
+            run.wanted = (np.log(total) + largest)[..., 0]
+            weights = power / total
         weights = np.nan_to_num(weights) if run.empty_is_zero else weights
     found: np.ndarray[Any, Any] = weights @ run.value.astype(np.float64)
     return found
@@ -534,6 +591,48 @@ def test_three_products_of_pairs_err_less_than_fp32_itself(largest: float) -> No
     own = (power / power.sum(-1, keepdims=True)) @ run.value
     errors = [np.linalg.norm(x - truth) / np.linalg.norm(truth) for x in (run.result(), own)]
     assert errors[0] < max(1.5 * errors[1], 4e-7)
+
+
+@pytest.mark.usefixtures("lanes")
+@pytest.mark.filterwarnings("ignore:invalid value", "ignore:divide by zero")
+@pytest.mark.parametrize("sink", [None, -40.0, 0.5, 40.0])
+@pytest.mark.parametrize(("parts", "visible", "split"), [
+    (1, (None, None), False), (3, (None, None), True), (3, (-9, 4), False), (4, (20, None), False),
+])  # fmt: skip
+def test_sinks_and_shared_keys_give_what_float64_gives(
+    sink: float | None, parts: int, visible: Diagonals, split: bool
+) -> None:
+    """Parts that see nothing of a row are among them, and rows that see nothing at all."""
+    whole, scores = seen(
+        -math.inf if visible[0] is None else visible[0], math.inf if visible[1] is None else visible[1]
+    )
+    masked = visible != (None, None)
+    own = whole if masked else None
+    run = Run(**given(70, 150, largest=3.0), whole=own, inner=own, parts=parts, sink=sink, split=split)
+    truth = reference(run, scores)
+    np.testing.assert_allclose(run.result(), truth, rtol=2e-5, atol=4e-6)
+    there = np.isfinite(run.wanted)
+    np.testing.assert_allclose(run.logarithms[there], run.wanted[there], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("lanes")
+@pytest.mark.parametrize("largest", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_weights_of_any_size_become_pairs_that_err_less_than_fp32_itself(largest: float, parts: int) -> None:
+    """ReLU attention: rows whose scores grow from tile to tile, and rows without any."""
+
+    def whole(score: Any) -> Any:
+        return np.maximum(score, np.float32(0.0))
+
+    factors = given(64, 300, largest=largest)
+    factors["key"] *= np.exp(np.linspace(-6, 6, 300))[None, :, None].astype(np.float32)
+    factors["query"][:, 5] = 0.0
+    run = Run(**factors, whole=whole, inner=whole, scale=1.0, softmax=False, split=True, parts=parts)
+    truth = reference(run, lambda s: np.maximum(s, 0))
+    own = np.maximum(np.einsum("bmd,bnd->bmn", run.query, run.key), 0) @ run.value
+    errors = [np.linalg.norm(x - truth) / np.linalg.norm(truth) for x in (run.result(), own)]
+    assert errors[0] < max(1.5 * errors[1], 4e-7)
+    assert not run.result()[:, 5].any()
 
 
 def test_a_map_reads_what_it_was_given() -> None:

@@ -93,6 +93,26 @@ def relu(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return (q @ k.mT / k.shape[-2]).relu() @ v
 
 
+def sunk(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+    scores = q @ k.mT * 0.3
+    joined = torch.cat([scores, sinks.reshape(1, -1, 1, 1).expand(*scores.shape[:3], 1)], -1)
+    return joined.softmax(-1)[..., :-1] @ v
+
+
+def relu_causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    kept = torch.tril(torch.ones(q.shape[-2], k.shape[-2]))
+    return F.relu((q @ k.mT * 0.3).masked_fill(kept == 0, -math.inf)) @ v
+
+
+def sigmoid(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.sigmoid(q @ k.mT * 0.3 - math.log(k.shape[-2])) @ v
+
+
+def segments(q: Tensor, k: Tensor, v: Tensor, of_queries: Tensor, of_keys: Tensor) -> Tensor:
+    alike = of_queries[:, None, :, None] == of_keys[:, None, None, :]
+    return (q @ k.mT * 0.3).masked_fill(~alike, -math.inf).softmax(-1) @ v
+
+
 HALF, WIDE = torch.float16, torch.bfloat16
 Q, K, V = rand(2, 4, 70, 24), rand(2, 4, 101, 24), rand(2, 4, 101, 20)
 CASES: tuple[tuple[Callable[..., Any], tuple[Tensor, ...]], ...] = (
@@ -109,6 +129,13 @@ CASES: tuple[tuple[Callable[..., Any], tuple[Tensor, ...]], ...] = (
     (grouped, (Q, K[:, :2], V[:, :2])),
     (alibi, (Q, K, V, rand(4))),
     (relu, (Q, K, V)),
+    (relu_causal, (Q, K, V)),
+    (sigmoid, (Q, K, V)),
+    (sunk, (Q, K, V, rand(4) * 5)),
+    (sunk, (*(x.to(WIDE) for x in (Q * 9, K, V)), rand(4, dtype=WIDE) * 5)),
+    (segments, (Q, K, V, torch.arange(140).view(2, 70) // 9, torch.arange(202).view(2, 101) // 13)),
+    (biased, (*(x.to(WIDE) for x in (Q, K, V)), rand(4, 70, 101, dtype=WIDE))),
+    (masked, (rand(2, 64, 32), rand(2, 128, 32), rand(2, 128, 48), rand(64, 128) > 1)),
     (lambda q, k, v, m: F.scaled_dot_product_attention(q, k, v, m), (Q, K, V, rand(2, 4, 70, 101) > -1)),
     (plain, (rand(67, 130) * 20, rand(300, 130), rand(300, 33))),
 )

@@ -8,6 +8,7 @@ from tilewright.ir.access import Position
 from tilewright.ir.graph import VIEWS
 from tilewright.ir.program import POINTWISE
 
+from . import sinks
 from .loop import loop
 from .lower import Builder, Expr, Lowering, NotLowered, Number
 from .scan import exclusive
@@ -34,7 +35,9 @@ def _cat(b: Builder, tensors: Sequence[Expr], dim: int = 0) -> Expr:
     alike = len({t.shape for t in tensors}) == len({frozenset(_leaves(b, t.node.name)) for t in tensors}) == 1
     if alike:
         return _side_by_side(b, tensors, dim).reshape(tuple(b.outs[0].shape))
-    return _one_after_another(b, tensors, dim)
+    result = _one_after_another(b, tensors, dim)
+    sinks.join(b, result, list(tensors), dim)
+    return result
 
 
 def _leaves(b: Builder, name: str) -> set[str]:

@@ -150,6 +150,8 @@ class Builder:
         self.outs: tuple[torch.Tensor, ...] = ()  # and what it returns, as torch describes them
         self.origin = ""
         self.instead: dict[str, Expr] = {}  # what calls after this one read instead of these nodes
+        self.joined: dict[str, tuple[Expr, Expr, int]] = {}  # nodes joined of two along a dimension: see `sinks`
+        self.normalised: dict[str, tuple[Expr, Expr, int]] = {}  # and the softmax of such
         self._same: dict[Node, Node] = {}
         self._count = 0
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from tilewright.ir.graph import Node
 
+from . import sinks
 from .lower import FLOATS, Builder, Expr, Lowering, NotLowered, Number, count
 from .pointwise import truth
 from .products import PRODUCT_LOWERINGS
@@ -119,7 +120,9 @@ def _softmax(b: Builder, x: Expr, dim: int, **_: Any) -> Expr:
     if not x.shape:
         raise NotLowered
     top, total = softmax_parts(values, dim)
-    return (values - top).do("exp") / total
+    result = (values - top).do("exp") / total
+    sinks.normalise(b, result, x, dim % len(x.shape))
+    return result
 
 
 def _log_softmax(b: Builder, x: Expr, dim: int, **_: Any) -> Expr:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tilewright.ir.access import Position
 
+from . import sinks
 from .lower import Builder, Expr, Lowering, NotLowered, Number
 
 
@@ -83,7 +84,8 @@ def _slice(b: Builder, x: Expr, dim: int = 0, start: int | None = None, end: int
 
 
 def _part(x: Expr, dim: int, start: int, length: int) -> Expr:
-    return x if length == x.shape[dim] else x.slice(dim, start, length)
+    whole = length == x.shape[dim]
+    return x if whole else sinks.cut(x, (dim, start, length)) or x.slice(dim, start, length)
 
 
 def _narrow(b: Builder, x: Expr, dim: int, start: int | Expr, length: int) -> Expr:

@@ -6,7 +6,9 @@
 //             weights = exp(scores - the largest so far)
 //             results[column][query] = results * exp(the largest before - now) + sum over keys of value * weights
 //
-// The sums of a tile are added up by themselves, then to the results, so that long rows lose nothing.
+// The sums of a tile are added up by themselves, then to the results, so that long rows lose nothing. Queries, results, and
+// operands whose neighbours in memory are keys, change between rows and lanes in squares of LANES. Keys that a block does
+// not see are left out where their values are finite: 0 times those adds nothing.
 #pragma once
 
 #include "entry.h"
@@ -84,6 +86,68 @@ TW_INLINE const float* rows_of(const Layer<T>& layer, int64_t first, int count, 
   return room;
 }
 
+// LANES rows of LANES neighbours, `apart` elements from row to row, become columns: corners of ever larger squares change
+// places.
+template <int D, class V>
+TW_INLINE void corners(V (&v)[LANES]) {
+  V upper{}, lower{};
+  for (int lane = 0; lane < LANES; ++lane) {
+    upper[lane] = lane & D ? LANES + lane - D : lane;
+    lower[lane] = lane & D ? LANES + lane : lane + D;
+  }
+#pragma GCC unroll 16
+  for (int k = 0; k < LANES; ++k) {
+    if (k & D) continue;
+    const V above = v[k], below = v[k + D];
+    v[k] = __builtin_shuffle(above, below, upper);
+    v[k + D] = __builtin_shuffle(above, below, lower);
+  }
+}
+
+template <class T>
+TW_INLINE void square(const T* from, int64_t apart, T* to, int64_t to_apart) {
+  using V = typename Signed<sizeof(T)>::type;
+  V v[LANES];
+#pragma GCC unroll 16
+  for (int k = 0; k < LANES; ++k) std::memcpy(&v[k], from + k * apart, sizeof(V));
+  if constexpr (LANES > 1) corners<1>(v);
+  if constexpr (LANES > 2) corners<2>(v);
+  if constexpr (LANES > 4) corners<4>(v);
+  if constexpr (LANES > 8) corners<8>(v);
+#pragma GCC unroll 16
+  for (int k = 0; k < LANES; ++k) std::memcpy(to + k * to_apart, &v[k], sizeof(V));
+}
+
+// to[c][r] = from[r][c] of `rows` rows, and columns that are neighbours.
+template <class T>
+TW_INLINE void transposed(const T* from, int64_t apart, int rows, int columns, T* to, int64_t to_apart) {
+  const int r_end = rows / LANES * LANES, c_end = columns / LANES * LANES;
+  for (int r = 0; r < r_end; r += LANES) {
+    for (int c = 0; c < c_end; c += LANES) square(from + r * apart + c, apart, to + c * to_apart + r, to_apart);
+  }
+  for (int r = 0; r < rows; ++r) {
+    for (int c = r < r_end ? c_end : 0; c < columns; ++c) to[c * to_apart + r] = from[r * apart + c];
+  }
+}
+
+// Whether rows of a layer, from one on and before another, are finite.
+template <int COLUMNS, class T>
+bool all_finite(const Layer<T>& layer, int64_t first, int64_t last) {
+  for (int64_t n = first; n < last; ++n) {
+    const T* row = layer.base + n * layer.row;
+    F32 sum = F32{};
+    int c = 0;
+    if (layer.column == 1) {
+      for (; c + LANES <= COLUMNS; c += LANES) sum += 0.0f * load(row + c);
+    }
+    float rest = 0.0f;
+    for (; c < COLUMNS; ++c) rest += 0.0f * number(row + c * layer.column);
+    for (int lane = 0; lane < LANES; ++lane) rest += sum[lane];
+    if (rest != 0.0f) return false;
+  }
+  return true;
+}
+
 // `COUNT` sums over `length` of factors[i * apart + k * along] * vectors[k].
 template <int COUNT>
 TW_INLINE void sums(const float* factors, int64_t apart, int64_t along, int64_t length, const F32 (*vectors)[QV], F32 (*made)[QV]) {
@@ -111,12 +175,20 @@ TW_INLINE void all_sums(int count, const float* factors, int64_t apart, int64_t 
   for (; i < count; ++i) sums<1>(factors + i * apart, apart, along, length, vectors, made + i);
 }
 
+// Whether an operand's tile is staged: its neighbours are keys, not queries, and no query of the block is behind the last.
+template <class P>
+TW_INLINE bool staged_whole(const Strided<P::RANK>& operand, int64_t first) {
+  return operand.step[P::RANK - 1] == 1 && operand.step[P::ROW] > 1 && first + QUERIES <= P::ROWS;
+}
+
 // Where a score is: the first lane's query, the key, and the indices of the batch.
 template <class P>
 struct ScoreAt {
   const Strided<P::RANK>* operands;  // at this place in the batch
+  const char (*staged)[P::STAGED];    // tiles of operands as [key][query], of those whose neighbours are keys
   const int64_t* batch;
-  int64_t row, key;
+  int64_t first, row, key;            // the block's first query, the first lane's, and the key
+  int at;                             // the key's place in the tile
 
   template <int D, class V>
   TW_INLINE V index() const {
@@ -134,13 +206,16 @@ struct ScoreAt {
   TW_INLINE auto operand() const {
     const Strided<P::RANK>& own = operands[O];
     const int64_t step = own.step[P::ROW];
-    const T* at = reinterpret_cast<const T*>(own.base) + key * own.step[P::RANK - 1];
-    if (step == 0) return load_splat(at);
-    if (step == 1 && row + LANES <= P::ROWS) return load(at + row);
+    if (staged_whole<P>(own, first)) {
+      return load(reinterpret_cast<const T*>(staged[O]) + at * QUERIES + (row - first));
+    }
+    const T* from = reinterpret_cast<const T*>(own.base) + key * own.step[P::RANK - 1];
+    if (step == 0) return load_splat(from);
+    if (step == 1 && row + LANES <= P::ROWS) return load(from + row);
     typename Memory<T>::Raw raw;
     for (int lane = 0; lane < LANES; ++lane) {
       const int64_t r = row + lane < P::ROWS ? row + lane : P::ROWS - 1;
-      std::memcpy(reinterpret_cast<char*>(&raw) + lane * sizeof(T), at + r * step, sizeof(T));
+      std::memcpy(reinterpret_cast<char*>(&raw) + lane * sizeof(T), from + r * step, sizeof(T));
     }
     return Memory<T>::up(raw);
   }
@@ -158,7 +233,8 @@ struct Attention {
 
   struct Room {
     F32 query[P::DEPTH][QV], scores[TW_KEYS][QV], results[P::COLUMNS][QV], wave[P::COLUMNS][QV];
-    float keys[TW_KEYS * P::DEPTH], values[TW_KEYS * P::COLUMNS];
+    float keys[(TW_KEYS > QUERIES ? TW_KEYS : QUERIES) * P::DEPTH], values[TW_KEYS * P::COLUMNS];
+    alignas(64) char staged[P::OPERANDS > 0 ? P::OPERANDS : 1][P::STAGED];
   };
 
   // Block number `unit` of the whole: of the batch, and within it of the queries.
@@ -181,30 +257,67 @@ struct Attention {
         if (d != P::ROW) own[o].base += index[d] * own[o].step[d] * P::operand_bytes[o];
       }
     }
-    for (int64_t d = 0; d < P::DEPTH; ++d) {
-      for (int lane = 0; lane < QUERIES; ++lane) {
-        const bool there = first + lane < P::ROWS;
-        room.query[d][lane / LANES][lane % LANES] = there ? number(q.base + (first + lane) * q.row + d * q.column) : 0.0f;
-      }
-    }
+    const int queries = static_cast<int>(std::min<int64_t>(QUERIES, P::ROWS - first));
+    int64_t apart;
+    if (queries < QUERIES) std::memset(room.query, 0, sizeof(room.query));
+    const float* rows = rows_of<P::DEPTH>(q, first, queries, room.keys, &apart);
+    transposed(rows, apart, queries, P::DEPTH, reinterpret_cast<float*>(room.query), QUERIES);
     for (int64_t c = 0; c < P::COLUMNS; ++c) {
       for (int j = 0; j < QV; ++j) room.results[c][j] = F32{};
     }
     F32 top[QV], total[QV];
     for (int j = 0; j < QV; ++j) top[j] = f32(-INFINITY), total[j] = F32{};
     int64_t begin = 0, end = P::KEYS;
-    if (P::LOW != INT64_MIN) begin = std::max<int64_t>(begin, first + P::LOW);
-    if (P::HIGH != INT64_MAX) end = std::min<int64_t>(end, first + QUERIES + P::HIGH);
+    if (P::LOW != INT64_MIN) begin = std::min(std::max<int64_t>(begin, first + P::LOW), end);
+    if (P::HIGH != INT64_MAX) end = std::max(std::min<int64_t>(end, first + queries + P::HIGH), begin);
+    if (!P::SPARES && begin > 0 && !all_finite<P::COLUMNS>(v, 0, begin)) begin = 0;
+    if (!P::SPARES && end < P::KEYS && !all_finite<P::COLUMNS>(v, end, P::KEYS)) end = P::KEYS;
     for (int64_t at = begin; at < end; at += TW_KEYS) {
       const int count = static_cast<int>(std::min<int64_t>(TW_KEYS, end - at));
-      tile(room, {own, index, first, at}, count, k, v, top, total);
+      stage(room, own, first, at, count);
+      tile(room, {own, room.staged, index, first, first, at, 0}, count, k, v, top, total);
+    }
+    if constexpr (P::SINK >= 0) {
+      for (int j = 0; j < QV; ++j) {
+        const ScoreAt<P> at{own, room.staged, index, first, first + j * LANES, 0, 0};
+        with_sink(room, P::sink(at), j, top, total);
+      }
     }
     F32 by[QV];
     for (int j = 0; j < QV; ++j) {
       by[j] = f32(1.0f);
       if constexpr (P::SOFTMAX) by[j] = 1.0f / (P::EMPTY_IS_ZERO ? where(mask(total[j] == 0.0f), f32(1.0f), total[j]) : total[j]);
     }
-    write(room, index, first, by);
+    for (int64_t c = 0; c < P::COLUMNS; ++c) {
+      for (int j = 0; j < QV; ++j) room.results[c][j] *= by[j];
+    }
+    write(room, index, first, queries);
+  }
+
+  // Tiles of operands that lie along keys, so that lanes are neighbours.
+  TW_INLINE void stage(Room& room, const Strided<P::RANK>* own, int64_t first, int64_t key, int count) const {
+    for (int o = 0; o < P::OPERANDS; ++o) {
+      if (!staged_whole<P>(own[o], first)) continue;
+      switch (P::operand_bytes[o]) {
+        case 8: staged_as<uint64_t>(room.staged[o], own[o], first, key, count); break;
+        case 4: staged_as<uint32_t>(room.staged[o], own[o], first, key, count); break;
+        case 2: staged_as<uint16_t>(room.staged[o], own[o], first, key, count); break;
+        default: staged_as<uint8_t>(room.staged[o], own[o], first, key, count);
+      }
+    }
+  }
+  template <class T>
+  TW_INLINE void staged_as(char* to, const Strided<P::RANK>& own, int64_t first, int64_t key, int count) const {
+    const T* from = reinterpret_cast<const T*>(own.base) + first * own.step[P::ROW] + key;
+    transposed(from, own.step[P::ROW], QUERIES, count, reinterpret_cast<T*>(to), QUERIES);
+  }
+
+  // One more score, whose value is 0, in the sums of vector j.
+  TW_INLINE void with_sink(Room& room, F32 score, int j, F32* top, F32* total) const {
+    const F32 most = score > top[j] ? score : top[j];
+    const F32 base = where(mask(most == -INFINITY), F32{}, most), onto = exp(top[j] - base);
+    total[j] = total[j] * onto + exp(score - base);
+    for (int64_t c = 0; c < P::COLUMNS; ++c) room.results[c][j] *= onto;
   }
 
   template <class K, class V>
@@ -219,7 +332,7 @@ struct Attention {
       at.row = row + j * LANES;
       F32 most = top[j];
       for (int n = 0; n < count; ++n) {
-        at.key = first + n;
+        at.key = first + n, at.at = n;
         const F32 score = P::score(at, room.scores[n][j]);
         room.scores[n][j] = score;
         most = score > most ? score : most;
@@ -246,7 +359,7 @@ struct Attention {
     }
   }
 
-  TW_INLINE void write(const Room& room, const int64_t* index, int64_t first, const F32* by) const {
+  TW_INLINE void write(Room& room, const int64_t* index, int64_t first, int queries) const {
     using T = typename P::Element;
     int64_t start = 0, step = 1, row = 0;
     for (int d = P::RANK - 1; d >= 0; --d) {
@@ -255,12 +368,18 @@ struct Attention {
       step *= P::DOMAIN[d];
     }
     T* to = reinterpret_cast<T*>(out) + start + first * row;
-    for (int64_t c = 0; c < P::COLUMNS; ++c) {
-      for (int j = 0; j < QV; ++j) {
-        const auto raw = Memory<T>::down(room.results[c][j] * by[j]);
-        for (int lane = 0; lane < LANES && first + j * LANES + lane < P::ROWS; ++lane) {
-          std::memcpy(to + (j * LANES + lane) * row + c, reinterpret_cast<const char*>(&raw) + lane * sizeof(T), sizeof(T));
-        }
+    const float* from = reinterpret_cast<const float*>(room.results);
+    float* rows = reinterpret_cast<float*>(room.wave);  // has been added to the results
+    if constexpr (std::is_same_v<T, float>) {
+      if (queries == QUERIES) return transposed(from, QUERIES, P::COLUMNS, QUERIES, reinterpret_cast<float*>(to), row);
+    }
+    transposed(from, QUERIES, P::COLUMNS, QUERIES, rows, P::COLUMNS);
+    for (int r = 0; r < queries; ++r) {
+      int c = 0;
+      for (; c + LANES <= P::COLUMNS; c += LANES) store(to + r * row + c, load(rows + r * P::COLUMNS + c));
+      for (; c < P::COLUMNS; ++c) {
+        const auto raw = Memory<T>::down(f32(rows[r * P::COLUMNS + c]));
+        std::memcpy(to + r * row + c, &raw, sizeof(T));
       }
     }
   }

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ...facts.candidate import SourceFile
 from ...facts.device import Device
 from ...facts.problem import Target
 from ...facts.space import Knob, Point, Space, point
-from ...ir.program import DTYPE_BYTES, Program, Statement, attention_in
+from ...ir.program import DTYPE_BYTES, Operand, Program, Statement, attention_in
 from ...kernels.cuda.attention.shape import AttentionShape, Layers
 from ..cpu import renderer as cpu
 from ..cpu.text import MEMORY, VALUE, CannotRender, Writer, convert
@@ -83,16 +85,24 @@ struct Program {{
   static constexpr int64_t DOMAIN[] = {sizes};
   static constexpr int64_t ROWS = {rows}, KEYS = {keys}, LOW = {low}, HIGH = {high};
   static constexpr int DEPTH = {depth}, COLUMNS = {columns};
-  static constexpr bool SOFTMAX = {softmax}, EMPTY_IS_ZERO = {empty};
+  static constexpr bool SOFTMAX = {softmax}, EMPTY_IS_ZERO = {empty}, SPARES = {spares};
 {factors}
 {operands}
+  static constexpr int STAGED = TW_KEYS * QUERIES * {widest_operand}, SINK = {sink};
   template <class At>
   static TW_INLINE F32 score([[maybe_unused]] const At& at, F32 score) {{
 {body}
   }}
-}};
+{of_sink}}};
 
 TW_EXPORT_ATTENTION(Program)
+"""
+_SINK = """\
+  template <class At>
+  static TW_INLINE F32 sink(const At& at) {{
+    const {value} sink = at.template operand<{number}, {memory}>();
+    return {made};
+  }}
 """
 
 
@@ -125,7 +135,7 @@ def _source(program: Program) -> str:
     item = attention_of(program)
     named = {o.name: o for o in program.operands}
     others = [named[n] for n in item.operands]
-    low, high = shape.visible if item.spares else (None, None)
+    low, high = shape.visible
     wide, body = _score(program)
     return _TEXT.format(
         domain=program.domain, keys=shape.keys, widest="#define TW_WIDEST 8\n" if wide else "",
@@ -133,6 +143,9 @@ def _source(program: Program) -> str:
         code=_code(program.operands[0].dtype), count=len(others), sizes=_braces(program.domain), rows=shape.rows,
         low="INT64_MIN" if low is None else low, high="INT64_MAX" if high is None else high, depth=shape.depth,
         columns=shape.columns, softmax=_bool(item.softmax), empty=_bool(item.empty_is_zero),
+        spares=_bool(item.spares), sink=others.index(named[item.sink]) if item.sink else -1,
+        widest_operand=max((DTYPE_BYTES[o.dtype] for o in others), default=1),
+        of_sink=_sink(others) if item.sink else "",
         factors="\n".join(
             _factor(name, layers, o.shape)
             for name, layers, o in zip(
@@ -163,8 +176,8 @@ def _factor(name: str, layers: Layers, shape: tuple[int, ...]) -> str:
 
 def _score(program: Program) -> tuple[bool, list[str]]:
     """Whether 8 bytes are the widest of its values, and the lines of the function."""
-    factor, scores, _ = scores_of(program)
-    scores = rounded_once(scores)
+    maps = scores_of(program)
+    factor, scores = maps.scale, rounded_once(maps.whole)
     dtypes = {o.name: o.dtype for o in scores.operands} | {
         i.result: i.dtype for i in scores.body if hasattr(i, "result")
     }
@@ -179,6 +192,13 @@ def _score(program: Program) -> tuple[bool, list[str]]:
     last = scores.outputs[0].name
     lines.append(f"    return {convert(last, VALUE[dtypes[last]], 'F32')};")
     return any(DTYPE_BYTES[d] == 8 for d in dtypes.values()), lines
+
+
+def _sink(others: Sequence[Operand]) -> str:
+    """What the last operand says, as a score."""
+    own, number = others[-1].dtype, len(others) - 1
+    text = _SINK.format(value=VALUE[own], number=number, memory=MEMORY[own], made=convert("sink", VALUE[own], "F32"))
+    return text
 
 
 def _code(dtype: str) -> str:

@@ -29,6 +29,12 @@ _LEAST_KEYS, _LEAST_COLUMNS = 16, 16
 _MOST_LAYERS = 3  # dimensions of a batch that TMA takes beside rows and columns
 _LONGEST = 1 << 31
 _LEAST_SCORES = 1 << 16  # below, it is all launch
+_FUNCTIONS = {
+    "whole": "A score.",
+    "inner": "The same where all of a tile is visible.",
+    "clear": "The same where all of a tile is kept.",
+    "kept": "Whether a score is not hidden.",
+}
 _TEXT = (
     '''\
 """{name}: attention over {domain}, {keys} keys. Made by Tilewright: CuTe DSL, for CUDA."""
@@ -77,24 +83,25 @@ def points(program: Program, device: Device) -> Space:
 def render(program: Program, name: str, point: Point, device: Device) -> tuple[SourceFile, ...]:
     """`NAME.py`."""
     item = attention_of(program)
-    factor, *maps = scores_of(program)
+    maps = scores_of(program)
     functions, more = "", ""
-    for own, scores in zip(("whole", "inner"), maps, strict=True):
-        small = reduced_in_strength(rounded_once(scores))
+    own = [(name, about) for name, about in _FUNCTIONS.items() if name in ("whole", "inner") or maps.kept is not None]
+    for name_of_map, about in own:
+        small = reduced_in_strength(rounded_once(getattr(maps, name_of_map)))
         body = [i for i in small.body if isinstance(i, Statement)]
-        if body:
-            result = small.outputs[0].name
-            about = "A score." if own == "whole" else "The same where all of a tile is visible."
-            functions += "\n" + Lines(small).function(own, about, body, [result], result)
-            more += f"\n    {own}={own},"
+        result = small.outputs[0].name
+        if body or result != "score":
+            functions += "\n" + Lines(small).function(name_of_map, about, body, [result], result)
+            more += f"\n    {name_of_map}={name_of_map},"
     more += "\n    softmax=False," * (not item.softmax) + "\n    empty_is_zero=True," * item.empty_is_zero
+    more += f"\n    sink={item.sink!r}," if item.sink else ""
     named = {o.name: o for o in program.operands}
     others = [named[n] for n in item.operands]
     (output,) = program.outputs
     text = _TEXT.format(
         name=name, domain=program.domain, keys=item.keys, functions=functions + "\n" * bool(functions),
         shape=repr(_shape(program)), factors=tensors(list(map(_plain, program.operands[:3]))),
-        operands=tensors(list(map(_plain, others))), output=tensors([output]).strip(), scale=factor, more=more,
+        operands=tensors(list(map(_plain, others))), output=tensors([output]).strip(), scale=maps.scale, more=more,
         knobs=repr(dict(point)), reads=", ".join(o.name for o in program.operands), writes=output.name,
         outputs=repr(((output.shape, output.dtype),)), arity=len(program.operands),
     )  # fmt: skip
@@ -124,8 +131,6 @@ def _unsupported(program: Program, shape: AttentionShape, device: Device) -> str
     others = [o for o in program.operands if o.name in item.operands]
     if factor not in _TYPES:
         return f"attention in {factor} has no skeleton"
-    if factor == "f32" and not item.softmax:
-        return "attention without softmax in fp32: weights of any size have no fp16 pair"
     if not {o.dtype for o in others} <= set(_READ):
         return "scores of other types than fp32, fp16, bf16, integers and booleans"
     if any(i.dtype == "f64" for i in item.scores.body) or computes_in_float8(item.scores):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ...ir.access import Access, Position, Quotient
 from ...ir.program import AttentionOp, Operand, Program, Statement, attention_in
 from ...kernels.cuda.attention.shape import AttentionShape, BatchStep, Layers
-from .visible import scaled, visible
+from .visible import kept, scaled, visible
 
 _SHORT = ("index", "add", "sub", "eq", "ne", "lt", "le", "gt", "ge", "to", "where", "neg", "abs")
 
@@ -34,11 +34,22 @@ def shape_of(program: Program) -> AttentionShape | None:
         return None
     if any(step.dim == row for x in (key, value) for step in x.batch):
         return None
-    diagonals = visible(item.scores, row).diagonals
+    seen = visible(item.scores, row, softmax=item.softmax, spares=item.spares)
     return AttentionShape(
         domain=program.domain, row=row, keys=item.keys, depth=item.depth, query=query, key=key, value=value,
-        visible=diagonals, spares=item.spares,
+        visible=seen.diagonals, spares=item.spares, sparse=_moved_along(kept(item.scores, seen), row),
     )  # fmt: skip
+
+
+def _moved_along(condition: Program | None, row: int) -> tuple[int, ...] | None:
+    """The dimensions, queries and keys aside, along which a condition on scores moves; None where there is none."""
+    if condition is None:
+        return None
+    body = [i for i in condition.body if isinstance(i, Statement)]
+    read = {a for i in body for a in i.args if isinstance(a, str)} | {condition.outputs[0].name}
+    dims = {d for o in condition.operands if o.name in read for d, size in enumerate(o.shape) if size > 1}
+    dims |= {int(i.args[0]) for i in body if i.op == "index"}
+    return tuple(sorted(d for d in dims if d not in (row, len(condition.domain) - 1)))
 
 
 def row_of(program: Program) -> int:
@@ -70,16 +81,29 @@ def _layers(operand: Operand, access: Access, rows: int) -> Layers | None:
     return Layers(batch=tuple(batch), at=at)
 
 
-def scores_of(program: Program) -> tuple[float, Program, Program]:
-    """A factor of the product, the scores of the product times it, and these where all of a tile is visible. Their
-    first operand is called `score`, the others as in the Program."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreMaps:
+    """`scale`: a factor of the product. `whole`: the score of the product times it; `inner`: the same where all of a
+    tile is on the visible diagonals; `clear`: where all of it is kept. `kept` says whether a score is, None where the
+    diagonals say that. Their first operand is called `score`, the others as in the attention's Program."""
+
+    scale: float
+    whole: Program
+    inner: Program
+    clear: Program
+    kept: Program | None
+
+
+def scores_of(program: Program) -> ScoreMaps:
+    """The maps of the scores."""
     item, row = attention_of(program), row_of(program)
     names = dict(zip((o.name for o in item.scores.operands), ("score", *item.operands), strict=True))
     whole = _short(_renamed(item.scores, names))
-    factor = 1.0
+    scale = 1.0
     if item.softmax:
-        factor, whole = scaled(whole, row)
-    return factor, whole, visible(whole, row).inner
+        scale, whole = scaled(whole, row)
+    seen = visible(whole, row, softmax=item.softmax, spares=item.spares)
+    return ScoreMaps(scale=scale, whole=whole, inner=seen.inner, clear=seen.clear, kept=kept(whole, seen))
 
 
 def _renamed(program: Program, names: dict[str, str]) -> Program:

@@ -3,9 +3,9 @@ tile is, and a factor that scores share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import exp, inf, nan
 
 from ...ir.access import ALL_DIAGONALS, Diagonals
 from ...ir.program import Program, Statement
@@ -13,6 +13,12 @@ from ...ir.program import Program, Statement
 _INVERTED = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}
 _BOTH = ("logical_and", "bitwise_and")
 _NOT = ("logical_not", "bitwise_not")
+_FLOATS = ("f64", "f32", "f16", "bf16")
+_NUMBERS: Mapping[str, Callable[..., float]] = {
+    "to": float, "add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y: x * y,
+    "div": lambda x, y: x / y if y else nan, "maximum": max, "minimum": min,
+    "sigmoid": lambda x: 0.0 if x == -inf else 1 / (1 + exp(-max(x, -700.0))),
+}  # fmt: skip
 # The diagonals on which a condition holds, and those on which it fails, on no others; None where that can't be said.
 _Truth = tuple[Diagonals | None, Diagonals | None]
 
@@ -29,43 +35,107 @@ class _Line:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Visible:
     """Scores on other `diagonals` (key - query) than these are minus infinity. `inner`: the Program where all positions
-    are on them."""
+    are on them. `conditions`: names of truth values, and which of both keeps a score: all that hides any; `clear`: the
+    Program where all of them keep it."""
 
     diagonals: Diagonals
     inner: Program
+    conditions: tuple[tuple[str, bool], ...]
+    clear: Program
 
 
-def visible(scores: Program, row: int) -> Visible:
-    """Of scores whose queries are dimension `row` of the domain, and keys the last."""
+def visible(scores: Program, row: int, *, softmax: bool = True, spares: bool = False) -> Visible:
+    """Of scores whose queries are dimension `row` of the domain, and keys the last. Without `softmax` those are hidden
+    that come to 0. With `spares` what a mask of 0 and minus infinity is added to counts as a number."""
     made = {item.result: item for item in scores.body if isinstance(item, Statement)}
     lines = _lines(made, row, len(scores.domain) - 1)
+    lost = -inf if softmax else 0.0
     found = ALL_DIAGONALS
-    gone: dict[str, str] = {}
+    gone, cleared = dict[str, str](), dict[str, str]()
+    conditions: list[tuple[str, bool]] = []
+    chain: list[Statement] = []  # what is made of a value on its way to the score
     name = scores.outputs[0].name
-    while True:
-        item = made.get(name)
-        if item is not None and item.op == "where":
-            kept, other = item.args[1:]
-            if isinstance(kept, str) and other == -inf:
-                where = _truth(made, lines, str(item.args[0]))[0]
-            elif isinstance(other, str) and kept == -inf:
-                kept, where = other, _truth(made, lines, str(item.args[0]))[1]
-            else:
-                break
+    while (item := made.get(name)) is not None:
+        kept, by = None, ("", True)
+        if item.op == "where":
+            yes, no = item.args[1:]
+            if isinstance(yes, str) and _comes_to(no, chain) == lost:
+                kept, by = yes, (str(item.args[0]), True)
+            elif isinstance(no, str) and _comes_to(yes, chain) == lost:
+                kept, by = no, (str(item.args[0]), False)
+        elif item.op == "add" and spares and softmax:
+            kept, by = _beside_a_mask(made, item)
+        if kept is not None:
+            where = _truth(made, lines, by[0])[0 if by[1] else 1]
+            conditions.append(by)
+            cleared[item.result] = kept
             if where is not None:
                 found = _meet(found, where)
                 gone[item.result] = kept
-            name = kept
-        elif item is not None and _passes(item):
-            name = str(item.args[0])
+        elif (kept := _through(item)) is not None:
+            chain.append(item)
         else:
             break
-    return Visible(diagonals=found, inner=without(scores, gone))
+        name = kept
+    return Visible(
+        diagonals=found, inner=without(scores, gone), conditions=tuple(conditions), clear=without(scores, cleared)
+    )
+
+
+def kept(scores: Program, seen: Visible) -> Program | None:
+    """Whether a score is kept, as a Program that gives a truth; None where diagonals say all, and where that depends on
+    the score itself."""
+    if scores.operands and seen.inner.body == seen.clear.body:
+        return None
+    body = [i for i in scores.body if isinstance(i, Statement)]
+    name = ""
+    for number, (condition, keeps) in enumerate(seen.conditions):
+        if not keeps:
+            body.append(Statement(result=f"n{number}", op="logical_not", args=(condition,), dtype="bool"))
+            condition = f"n{number}"
+        if name:
+            body.append(Statement(result=f"k{number}", op="logical_and", args=(name, condition), dtype="bool"))
+            condition = f"k{number}"
+        name = condition
+    (output,) = scores.outputs
+    made = without(replace(scores, body=tuple(body), outputs=(replace(output, name=name, dtype="bool"),)), {})
+    product = scores.operands[0].name
+    return None if any(product in i.args for i in made.body if isinstance(i, Statement)) else made
+
+
+def _through(item: Statement) -> str | None:
+    """The one value of which this is made."""
+    values = [a for a in item.args if isinstance(a, str)]
+    return values[0] if item.op in _NUMBERS and len(values) == 1 and item.dtype in _FLOATS else None
+
+
+def _comes_to(number: object, chain: Sequence[Statement]) -> float | None:
+    """What a number becomes on its way to the score; None where that can't be said."""
+    if isinstance(number, str):
+        return None
+    made = float(number)  # type: ignore[arg-type]
+    for item in reversed(chain):
+        args = [made if isinstance(a, str) else float(a) for a in item.args]
+        if item.op != "to":
+            made = _NUMBERS[item.op](*args)
+    return made
+
+
+def _beside_a_mask(made: Mapping[str, Statement], item: Statement) -> tuple[str | None, tuple[str, bool]]:
+    """Of a sum one term of which is 0, or minus infinity, by a condition: the other term, the condition, and which of
+    its values keeps that."""
+    for mask, other in (item.args, item.args[::-1]):
+        choice = made.get(mask) if isinstance(mask, str) else None
+        while choice is not None and choice.op == "to":
+            choice = made.get(str(choice.args[0]))
+        if choice is not None and choice.op == "where" and set(choice.args[1:]) == {0, -inf} and isinstance(other, str):
+            return other, (str(choice.args[0]), choice.args[1] == 0)
+    return None, ("", True)
 
 
 def _passes(item: Statement) -> bool:
     """Whether minus infinity, and nothing else, gives minus infinity."""
-    if item.op == "to" and item.dtype in ("f64", "f32", "f16", "bf16"):
+    if item.op == "to" and item.dtype in _FLOATS:
         return isinstance(item.args[0], str)
     scaled = item.op in ("mul", "div") and isinstance(item.args[0], str)
     return scaled and isinstance(item.args[1], int | float) and 0 < item.args[1] < inf
@@ -164,10 +234,24 @@ def _truth(made: Mapping[str, Statement], lines: Mapping[str, _Line], name: str)
         return found if item.args[1] and not item.args[2] else found[::-1]
     if item.op == "to" and item.dtype == "bool":
         return _truth(made, lines, str(item.args[0]))
+    if item.op in ("eq", "ne") and isinstance(item.args[0], str) and not isinstance(item.args[1], str):
+        return _chosen(made, lines, item)
     if item.op not in _INVERTED:
         return None, None
     one_line, other_line = (_line(lines, a) for a in item.args)
     return _compared(item.op, one_line, other_line), _compared(_INVERTED[item.op], one_line, other_line)
+
+
+def _chosen(made: Mapping[str, Statement], lines: Mapping[str, _Line], item: Statement) -> _Truth:
+    """The same where a choice between two numbers is compared with a number."""
+    choice = made.get(str(item.args[0]))
+    while choice is not None and choice.op == "to":
+        choice = made.get(str(choice.args[0]))
+    if choice is None or choice.op != "where" or any(isinstance(a, str) for a in choice.args[1:]):
+        return None, None
+    holds = [(a == item.args[1]) == (item.op == "eq") for a in choice.args[1:]]
+    found = _truth(made, lines, str(choice.args[0]))
+    return (None, None) if holds[0] == holds[1] else found if holds[0] else found[::-1]
 
 
 def _line(lines: Mapping[str, _Line], arg: object) -> _Line | None:

@@ -16,7 +16,9 @@ are added up by the tensor cores over one tile, and tiles are added in fp32 regi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from typing import Any
 
 import cutlass
@@ -32,39 +34,67 @@ from ..common.views import ITEM_BYTES
 from ..conv.kernel import scale_exponent
 from ..gemm.epilogue.epilogue import power_of_two
 from ..gemm.mainloop.two_level import kept
+from .combine import parts_of
 from .order import TileOrder
 from .planes import split_words, word
 from .protocol import RingProtocol
 from .scores import ScoreMap
-from .shape import AttentionShape, Layers, layer_of
-from .softmax import LOG2_E, ROWS, OnlineSoftmax, row_of
+from .shape import AttentionShape, Layers, layer_number, layer_of
+from .softmax import LOG2_E, ROWS, OnlineScale, OnlineSoftmax, row_of
 from .tiles import AttentionPoint
+from .visits import Visits
 
 SHIFT = 15  # of fp16x3: weights are at most 2^SHIFT, so that lo reaches far below the largest
 MOST_SHIFT = 126  # of an exponent
 PLANES = ((0, 1), (1, 0), (0, 0))  # products of fp16x3, small terms first
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normaliser:
+    """What makes weights of scores: softmax, or nothing. A row whose scores are all minus infinity gives 0 where
+    `empty_is_zero`. `sink`: the operand that is the score of one key more, whose value is 0; "": none."""
+
+    softmax: bool = True
+    empty_is_zero: bool = False
+    sink: str = ""
+
+
+def is_flagged(shape: AttentionShape, point: AttentionPoint) -> bool:
+    """Whether what a tile hides may be left out only where its values are finite."""
+    return not shape.spares and (point.skips or shape.visible != (None, None))
+
+
+def order_of(shape: AttentionShape, point: AttentionPoint) -> TileOrder:
+    """Of tiles that a CTA visits where values are finite, or need not be."""
+    own = replace(shape, spares=True)
+    return TileOrder(shape=own, tile_m=point.tile_m, tile_n=point.tile_n, item=2 * point.planes)
+
+
 class AttentionKernel:
     """An AttentionShape at an AttentionPoint, ready to be traced. `strides`: of query, key and value, or of one of
-    their planes. `scale`: what the products are multiplied with before anything else. Results have `dtype`."""
+    their planes. `scale`: what the products are multiplied with before anything else. Results have `dtype`; where CTAs
+    share keys they are fp32, and a part's zeros where it saw nothing. `sink`: the operand that is one score more."""
 
     def __init__(
         self, shape: AttentionShape, point: AttentionPoint, scores: ScoreMap, *, dtype: str,
-        strides: Sequence[tuple[int, ...]], scale: float, softmax: bool, empty_is_zero: bool,
+        strides: Sequence[tuple[int, ...]], scale: float, normaliser: Normaliser,
     ) -> None:  # fmt: skip
-        self.shape, self.point, self.scores, self.dtype = shape, point, scores, dtype
-        self.strides, self.scale, self.softmax = tuple(strides), scale, softmax
-        self.empty_is_zero = empty_is_zero
+        self.shape, self.point, self.scores = shape, point, scores
+        self.dtype = "f32" if point.splits > 1 else dtype
+        self.strides, self.scale, self.softmax = tuple(strides), scale, normaliser.softmax
+        self.empty_is_zero = normaliser.empty_is_zero or point.splits > 1
+        self.sink = normaliser.sink
         self.kind = BFloat16 if dtype == "bf16" else Float16
-        self.order = TileOrder(shape=shape, tile_m=point.tile_m, tile_n=point.tile_n, item=2 * point.planes)
+        self.order = order_of(shape, point)
+        self.flagged = is_flagged(shape, point)
         self.protocol = RingProtocol(stages=point.stages)
         self.products = PLANES if point.planes == 2 else ((0, 0),)
 
     def launch(self, factors: Sequence[Any], outs: Sequence[Any], operands: Sequence[Any], more: Sequence[Any],
                stream: Any) -> None:  # fmt: skip
         """Emit the launch. `outs`: the results, and the logarithms of the sums, if these are wanted; `more`: of fp16x3
-        the largest magnitudes of query, key and value."""
+        the largest magnitudes of query, key and value, then the lists of tiles, if they are skipped, then which layers
+        of the value are not finite, if that counts."""
         p = self.point
         views = [
             self._view(tensor, layers, strides, width)
@@ -100,7 +130,9 @@ class AttentionKernel:
             ),
         ]  # fmt: skip
         kernel = self._kernel(loads, list(outs), list(operands), list(more), products, layouts)
-        kernel.launch(grid=[self.order.work, 1, 1], block=[p.threads, 1, 1], min_blocks_per_mp=1, stream=stream)
+        kernel.launch(
+            grid=[self.order.work * p.splits, 1, 1], block=[p.threads, 1, 1], min_blocks_per_mp=1, stream=stream
+        )
 
     def _view(self, tensor: Any, layers: Layers, strides: tuple[int, ...], width: int) -> Any:
         """A factor as (rows, columns, planes, batch ..), of which those of size 1 are left out."""
@@ -137,19 +169,25 @@ class AttentionKernel:
         when(cute.arch.thread_idx()[0] == 0, partial(self._make_barriers, barriers))
         cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
-        tile, number = self.order.place(Int32(cute.arch.block_idx()[0]), m.smaller)
+        number, part = parts_of(Int32(cute.arch.block_idx()[0]), p.splits)
+        tile, number = self.order.place(number, m.smaller)
         indices = self.shape.indices(number)
-        span = self.order.visited(tile, m.smaller, m.larger)
-        span = (Int32(span[0]), Int32(span[1]))
+        lists, infinite = self._tables(more)
+        visits = Visits(self.order, (tile, indices), lists, infinite, (part, p.splits))
         if warp < 4:
             cute.arch.setmaxregister_decrease(p.registers[0])
             if warp == 0:
-                self.protocol.load(_Loads(self, loads, staged, barriers, (tile, indices)), span, loop)
+                self.protocol.load(_Loads(self, loads, staged, barriers, visits, indices), visits.span, loop)
         else:
             cute.arch.setmaxregister_increase(p.registers[1])
-            own = _Products(self, products, staged, barriers, (tile, number, indices), operands, more)
-            self.protocol.multiply(own, span, loop)
+            own = _Products(self, products, staged, barriers, (visits, part, indices), operands, more)
+            self.protocol.multiply(own, visits.span, loop)
             own.finish(outs)
+
+    def _tables(self, more: Sequence[Any]) -> tuple[Any, Any]:
+        """The lists of tiles, and the layers that are not finite; None for what there is not."""
+        own = list(more[3 if self.point.planes == 2 else 0 :])
+        return own.pop(0) if self.point.skips else None, own.pop(0) if self.flagged else None
 
     def _make_barriers(self, barriers: Any) -> None:
         for number, count in enumerate(self.protocol.arrivals(4 * self.point.groups)):
@@ -165,9 +203,11 @@ def _swapped(view: Any) -> Any:
 class _Loads:
     """See `protocol.LoadingRole`."""
 
-    def __init__(self, kernel: AttentionKernel, loads: list[Any], staged: list[Any], barriers: Any, at: Any) -> None:
-        self.kernel, self.barriers = kernel, barriers
-        self.tile, indices = at
+    def __init__(
+        self, kernel: AttentionKernel, loads: list[Any], staged: list[Any], barriers: Any, visits: Visits,
+        indices: dict[int, Any],
+    ) -> None:  # fmt: skip
+        self.kernel, self.barriers, self.visits = kernel, barriers, visits
         s, p = kernel.shape, kernel.point
         tiles = ((p.tile_m, p.depth), (p.tile_n, p.depth), (p.columns, p.tile_n))
         self.copies = []
@@ -184,13 +224,13 @@ class _Loads:
         cute.arch.mbarrier_wait(self.barriers + barrier, parity)
 
     def queries(self, barrier: Any) -> None:
-        self._fetch(0, (self.tile, 0), 0, (self.kernel.point.query_bytes, barrier))
+        self._fetch(0, (self.visits.tile, 0), 0, (self.kernel.point.query_bytes, barrier))
 
     def keys(self, tile: Any, stage: Any, barrier: Any) -> None:
-        self._fetch(1, (tile, 0), stage, (self.kernel.point.key_bytes, barrier))
+        self._fetch(1, (self.visits.tile_of(tile), 0), stage, (self.kernel.point.key_bytes, barrier))
 
     def values(self, tile: Any, stage: Any, barrier: Any) -> None:
-        self._fetch(2, (0, tile), stage, (self.kernel.point.value_bytes, barrier))
+        self._fetch(2, (0, self.visits.tile_of(tile)), stage, (self.kernel.point.value_bytes, barrier))
 
     def _fetch(self, which: int, at: tuple[Any, Any], stage: Any, signal: tuple[int, Any]) -> None:
         size, barrier = signal
@@ -214,7 +254,7 @@ class _Products:
     ) -> None:  # fmt: skip
         self.kernel, self.barriers, self.operands = kernel, barriers, operands
         p = kernel.point
-        self.tile, self.number, self.indices = at
+        self.visits, self.part, self.indices = at
         thread = cute.arch.thread_idx()[0]
         group = cute.arch.make_warp_uniform(thread // 128) - 1
         by_group = [mma.get_slice(cute.make_layout(p.groups, stride=128)(group)) for mma in products]
@@ -232,7 +272,7 @@ class _Products:
             self.wave.fill(0.0)
         self.weights = [cute.make_rmem_tensor(((2, 2, 2), 1, p.tile_n // 16), kernel.kind) for _ in range(p.planes)]
         lane = cute.arch.lane_idx()
-        row = self.tile * p.tile_m + group * 64 + cute.arch.warp_idx() % 4 * 16 + lane // 4
+        row = self.visits.tile * p.tile_m + group * 64 + cute.arch.warp_idx() % 4 * 16 + lane // 4
         self.rows = [row, row + 8]
         self.column = lane % 4 * 2
         factor: Any = Float32(kernel.scale * LOG2_E)
@@ -240,21 +280,22 @@ class _Products:
         self.before: Any = None  # what products are multiplied with before the map of scores
         if p.planes == 2:
             scale, self.inverse = self._scales(more)
-            if kernel.scores.inner is None:  # masks alone: any factor that is positive leaves them as they are
+            if (
+                kernel.scores.inner is None and kernel.softmax
+            ):  # masks alone: any factor that is positive leaves them as they are
                 factor = factor * scale
             else:
                 self.before = scale
-        self.softmax = OnlineSoftmax(factor, shift=SHIFT if p.planes == 2 else 0)
+        self.softmax: Any = OnlineScale() if p.planes == 2 else None
+        if kernel.softmax:
+            self.softmax = OnlineSoftmax(factor, shift=SHIFT if p.planes == 2 else 0)
 
     def _scales(self, more: list[Any]) -> tuple[Any, Any]:
         """What undoes the scaling of query and key in a score, and that of the value in a result."""
         s = self.kernel.shape
         exponents = []
-        for layers, largest in zip((s.query, s.key, s.value), more, strict=True):
-            number = Int32(0)
-            for step, index in zip(layers.batch, layer_of(layers.batch, self.indices), strict=True):
-                number = number * step.size + index
-            exponents.append(scale_exponent(largest[number]))
+        for layers, largest in zip((s.query, s.key, s.value), more, strict=False):
+            exponents.append(scale_exponent(largest[layer_number(layers.batch, self.indices)]))
         query, key, value = exponents
         both = cutlass.max(cutlass.min(-(query + key), Int32(MOST_SHIFT)), Int32(-MOST_SHIFT))
         return power_of_two(both), power_of_two(-value)
@@ -295,21 +336,19 @@ class _Products:
 
     def weigh(self, tile: Any) -> None:
         kernel = self.kernel
-        order, scores = kernel.order, kernel.scores
-        at = (self.indices, self.rows, tile * kernel.point.tile_n + self.column)
-        apply = partial(scores.apply, self.sums, at, self.operands, scale=self.before)
-        if order.masks:
-            first, last = order.unmasked(self.tile, m.smaller, m.larger)
-            inner = m.both(tile >= first, tile < last)
-            when(inner, partial(apply, masked=False))
-            when(m.negated(inner), partial(apply, masked=True))
-        else:
+        at = (self.indices, self.rows, self.visits.tile_of(tile) * kernel.point.tile_n + self.column)
+        apply = partial(kernel.scores.apply, self.sums, at, self.operands, scale=self.before)
+        kept = self.visits.kept(tile)
+        if kept is None:
             apply(masked=True)
-        if kernel.softmax:
+        else:
+            when(kept, partial(apply, masked=False))
+            when(m.negated(kept), partial(apply, masked=True))
+        if self.softmax is not None:
             self.softmax.weigh(self.sums)
 
     def rescale(self) -> None:
-        if self.kernel.softmax:
+        if self.softmax is not None:
             for i in range(cute.size(self.results)):
                 if self.kernel.point.planes == 2:
                     self.results[i] = kept("add.rn.f32 $0, $1, $2;", "=f,f,f", self.results[i], self.wave[i])
@@ -326,15 +365,24 @@ class _Products:
         """Write the results that lie inside."""
         kernel, s = self.kernel, self.kernel.shape
         for r in range(ROWS):
-            by = self.softmax.inverse(r, empty_is_zero=kernel.empty_is_zero) if kernel.softmax else None
+            by, logarithm = None, None
+            if self.softmax is not None:
+                sink = self._sink(r) if kernel.sink else None
+                by, logarithm = self.softmax.finish(r, empty_is_zero=kernel.empty_is_zero, sink=sink)
             if self.inverse is not None:
                 by = self.inverse if by is None else by * self.inverse
-            when(self.rows[r] < s.rows, partial(self._write, outs, r, by))
+            when(self.rows[r] < s.rows, partial(self._write, outs, r, by, logarithm))
 
-    def _write(self, outs: list[Any], r: int, by: Any) -> None:
+    def _sink(self, r: int) -> Any:
+        """A row's sink, which the first part counts."""
+        kernel = self.kernel
+        found = kernel.scores.sink(kernel.sink, {**self.indices, kernel.shape.row: self.rows[r]}, self.operands)
+        return found if kernel.point.splits == 1 else m.select(self.part == 0, found, Float32(float("-inf")))
+
+    def _write(self, outs: list[Any], r: int, by: Any, logarithm: Any) -> None:
         s, dtype = self.kernel.shape, self.kernel.dtype
-        start, step = Int64(0), 1
-        of_row, row_step = Int64(0), 1
+        start, step = Int64(self.part) * prod(s.domain), 1
+        of_row, row_step = Int64(self.part) * prod(s.domain[:-1]), 1
         for d in reversed(range(len(s.domain))):
             index = self.rows[r] if d == s.row else self.indices.get(d)
             if index is not None:
@@ -351,7 +399,6 @@ class _Products:
                 held[c] = m.stored(own[c] if by is None else own[c] * by, dtype)
             spot = outs[0].iterator + (start + (block * 8 + self.column))
             cute.autovec_copy(held, cute.make_tensor(spot.align(2 * ITEM_BYTES[dtype]), cute.make_layout((2,))))
-        if len(outs) > 1:
-            made = self.softmax.logarithm(r)
+        if len(outs) > 1 and logarithm is not None:
             spot = cute.make_tensor(outs[1].iterator + of_row, cute.make_layout((1,)))
-            spot[0] = made
+            spot[0] = logarithm

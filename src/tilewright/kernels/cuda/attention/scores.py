@@ -65,6 +65,15 @@ class ScoreMap:
                 value = m.cast(value, "f32")
             scores[i] = m.select(key < self.shape.keys, value, Float32(self.outside)) if behind else value
 
+    def holds(self, places: dict[int, Any], given: Sequence[Any]) -> Any:
+        """What `whole` says of one place, where it reads no score."""
+        assert self.whole is not None
+        return self.whole(**{n: self._read(n, places, (0, 0), given, {}) for n in reads(self.whole)})
+
+    def sink(self, name: str, places: dict[int, Any], given: Sequence[Any]) -> Any:
+        """An operand that is a score by itself, of a row."""
+        return m.cast(self._read(name, {**places, len(self.shape.domain) - 1: Int32(0)}, (0, 0), given, {}), "f32")
+
     def _read(
         self, name: str, places: dict[int, Any], own: tuple[int, int], given: Sequence[Any],
         loaded: dict[tuple[object, ...], Any],

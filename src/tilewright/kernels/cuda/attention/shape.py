@@ -30,8 +30,9 @@ class Layers:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionShape:
     """Over `domain`: batch dimensions, the queries as dimension `row` among them, and the value's columns last. Of the
-    scores those count whose (key - query) is `visible`; the others are minus infinity, and with `spares` need not be
-    computed."""
+    scores those count whose (key - query) is `visible`; the others are minus infinity (0 without softmax), and with
+    `spares` need not be computed. `sparse`: the batch dimensions along which a condition moves that tells more of what
+    is hidden; None: there is none."""
 
     domain: tuple[int, ...]
     row: int
@@ -42,6 +43,7 @@ class AttentionShape:
     value: Layers
     visible: Diagonals = (None, None)
     spares: bool = True
+    sparse: tuple[int, ...] | None = None
 
     @property
     def rows(self) -> int:
@@ -79,6 +81,14 @@ class AttentionShape:
             seen += max(last - first + 1, 0)
         share = seen / (min(self.rows, 64) * self.keys)
         return int(2 * self.batches * self.rows * self.keys * (self.depth + self.columns) * share)
+
+
+def layer_number(steps: tuple[BatchStep, ...], indices: dict[int, Any]) -> Any:
+    """The number of a factor's layer, by the indices along the domain's batch."""
+    number: Any = 0
+    for step, index in zip(steps, layer_of(steps, indices), strict=True):
+        number = number * step.size + index
+    return number
 
 
 def layer_of(steps: tuple[BatchStep, ...], indices: dict[int, Any]) -> tuple[Any, ...]:

@@ -12,14 +12,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from cutlass import Float32, cute
+from cutlass import Float32, Int32, cute
 
 from ..common import math as m
+from ..conv.kernel import scale_exponent
+from ..gemm.epilogue.epilogue import power_of_two
+from ..gemm.fp32.pair import finite, magnitude
 
 LOG2_E = 1.4426950408889634
 ROWS = 2
 _LANES = (1, 2)  # distances among the four lanes of a row
 _LEAST = float("-inf")
+_MOST_CHANGE = 126  # of an exponent: what changes more comes to nothing, or was nothing
 
 
 def exp2(x: Any) -> Any:
@@ -71,20 +75,55 @@ class OnlineSoftmax:
                 total = total + scores[i]
             self.total[r] = total
 
-    def inverse(self, r: int, *, empty_is_zero: bool) -> Any:
-        """1 / the sum of a row's weights, over its lanes."""
-        total = self.total[r]
+    def finish(self, r: int, *, empty_is_zero: bool, sink: Any = None) -> tuple[Any, Any]:
+        """What a row's results are multiplied with: 1 / the sum of its weights, over its lanes; and the logarithm of
+        the sum of exp(score). `sink`: one score more, whose value is 0."""
+        total, onto = self.total[r], None
         for lanes in _LANES:
             total = total + cute.arch.shuffle_sync_bfly(total, offset=lanes)
+        base = self.top[r] * self.factor
+        if sink is not None:
+            before, own = base, sink * Float32(LOG2_E)
+            base = cute.arch.fmax(before, own)
+        base = m.select(base == Float32(_LEAST), Float32(0.0), base)
+        if sink is not None:
+            onto = exp2(before - base)
+            total = total * onto + exp2(own - base + Float32(float(self.shift)))
+        logarithm = (base + cute.math.log2(total) - Float32(float(self.shift))) * Float32(1 / LOG2_E)
         if empty_is_zero:
             total = m.select(total == Float32(0.0), Float32(1.0), total)
-        return Float32(1.0) / total
+        inverse = Float32(1.0) / total
+        return (inverse if onto is None else inverse * onto), logarithm
 
-    def logarithm(self, r: int) -> Any:
-        """log(sum of exp(score)) of a row, over its lanes."""
-        total = self.total[r]
-        for lanes in _LANES:
-            total = total + cute.arch.shuffle_sync_bfly(total, offset=lanes)
-        largest = m.select(self.top[r] == Float32(_LEAST), Float32(0.0), self.top[r])
-        exponent = largest * self.factor + cute.math.log2(total) - Float32(float(self.shift))
-        return exponent * Float32(1 / LOG2_E)
+
+class OnlineScale:
+    """The same of weights that nothing normalises, where they become pairs of fp16 numbers: of each row a power of two
+    brings the largest so far into [2^14, 2^15)."""
+
+    def __init__(self) -> None:
+        self.most, self.exponent = (cute.make_rmem_tensor((ROWS,), Int32) for _ in range(2))
+        self.onto = cute.make_rmem_tensor((ROWS,), Float32)
+        self.most.fill(0)
+        self.exponent.fill(0)
+        self.onto.fill(1.0)
+
+    def weigh(self, scores: Any) -> None:
+        """Scores are scaled."""
+        size = cute.size(scores)
+        for r in range(ROWS):
+            mine = [i for i in range(size) if row_of(i) == r]
+            most = self.most[r]
+            for i in mine:
+                most = m.larger(most, finite(magnitude(scores[i])))
+            for lanes in _LANES:
+                most = m.larger(most, cute.arch.shuffle_sync_bfly(most, offset=lanes))
+            exponent = scale_exponent(most)
+            change = m.smaller(m.larger(exponent - self.exponent[r], Int32(-_MOST_CHANGE)), Int32(_MOST_CHANGE))
+            self.onto[r], self.most[r], self.exponent[r] = power_of_two(change), most, exponent
+            by = power_of_two(exponent)
+            for i in mine:
+                scores[i] = scores[i] * by
+
+    def finish(self, r: int, **_: Any) -> tuple[Any, Any]:
+        """What a row's results are multiplied with; there is no logarithm."""
+        return power_of_two(-self.exponent[r]), None

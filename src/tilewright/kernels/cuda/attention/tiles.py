@@ -11,13 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from .order import TileOrder
 from .shape import AttentionShape
 
 KNOBS: dict[str, tuple[Any, ...]] = {
     "groups": (1, 2, 3), "tile_n": (32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256), "stages": (1, 2, 3, 4),
-    "precision": ("plain", "fp16x3"),
+    "precision": ("plain", "fp16x3"), "splits": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), "skips": (False, True),
 }  # fmt: skip
-DEFAULTS: dict[str, Any] = {"groups": 2, "tile_n": 128, "stages": 2, "precision": "plain"}
+DEFAULTS: dict[str, Any] = {
+    "groups": 2, "tile_n": 128, "stages": 2, "precision": "plain", "splits": 1, "skips": False
+}  # fmt: skip
 SHARED_BYTES = 227 * 1024
 RESERVED_BYTES = 1024
 MOST_COLUMNS = 256
@@ -27,11 +30,13 @@ REGISTERS = {1: (56, 240), 2: (24, 240), 3: (32, 160)}
 # Of a thread that multiplies, for all but the three tiles. With less, where a warpgroup multiplies alone, ptxas spills,
 # and has each wgmma wait for the one before.
 _BESIDE = {1: 80, 2: 48, 3: 40}
+_LISTED = 8  # more, where lists say which tiles are visited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionPoint:
-    """`depth` and `columns` are those of a tile in shared memory, in steps that swizzles like."""
+    """`depth` and `columns` are those of a tile in shared memory, in steps that swizzles like. `splits`: CTAs that
+    share the keys of a tile of queries. `skips`: lists say which tiles are visited (see `visits`)."""
 
     groups: int
     tile_n: int
@@ -39,6 +44,8 @@ class AttentionPoint:
     precision: str
     depth: int
     columns: int
+    splits: int = 1
+    skips: bool = False
 
     @property
     def planes(self) -> int:
@@ -91,11 +98,23 @@ def make_point(shape: AttentionShape, knobs: dict[str, Any]) -> AttentionPoint:
     for name, value in knobs.items():
         if name not in KNOBS or value not in KNOBS[name]:
             raise ValueError(f"knob {name!r} can't be {value!r}; legal are {KNOBS.get(name, 'no values')}")
-    made = AttentionPoint(**knobs, depth=padded(shape.depth), columns=padded(shape.columns))
+    made = AttentionPoint(**(DEFAULTS | knobs), depth=padded(shape.depth), columns=padded(shape.columns))
     if max(made.depth, made.columns) > MOST_COLUMNS:
         raise ValueError(f"heads of {shape.depth} and {shape.columns} are wider than {MOST_COLUMNS}")
-    if made.held > made.registers[1] - _BESIDE[made.groups]:
+    if made.held > made.registers[1] - _BESIDE[made.groups] - _LISTED * made.skips:
         raise ValueError(f"{made.held} registers of tiles don't fit beside {made.groups} warpgroups")
     if made.staged_bytes > SHARED_BYTES - RESERVED_BYTES:
         raise ValueError(f"{made.staged_bytes} bytes don't fit shared memory")
+    if made.skips and (shape.sparse is None or made.splits > 1):
+        raise ValueError("tiles are skipped where a mask tells, and where no CTAs share them")
+    if made.splits > fewest_tiles(shape, made):
+        raise ValueError(f"{made.splits} CTAs have fewer tiles of keys")
     return made
+
+
+def fewest_tiles(shape: AttentionShape, point: AttentionPoint) -> int:
+    """Of keys, that a tile of queries visits."""
+    order = TileOrder(shape=shape, tile_m=point.tile_m, tile_n=point.tile_n)
+    if shape.visible == (None, None):
+        return order.key_tiles
+    return min(last - first for first, last in map(order.visited, range(order.row_tiles)))
