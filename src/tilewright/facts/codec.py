@@ -68,7 +68,11 @@ def from_plain(tree: Any) -> Any:
             return (_OLD_KNOBS[tree[0]], from_plain(tree[1]))
         values = tuple([v if v.__class__ in _SCALARS else from_plain(v) for v in tree])
         knobs = bool(tree) and isinstance(tree[0], list)
-        return tuple(sorted(values)) if knobs and any(isinstance(v, list) and v[:1] == ["residence"] for v in tree) else values
+        return (
+            tuple(sorted(values))
+            if knobs and any(isinstance(v, list) and v[:1] == ["residence"] for v in tree)
+            else values
+        )
     if isinstance(tree, dict):
         tag: str = tree["$"]
         fields: dict[Any, Any] = {
