@@ -124,7 +124,9 @@ def _centres(
         centre |= _spread(layer, {place: float(i) for i, place in enumerate(layer)})
     for sweep in range(_SWEEPS):
         for layer in layers if sweep % 2 == 0 else reversed(layers):
-            wanted = {p: _mean([centre[n] for n in near[p]]) if near[p] else centre[p] for p in layer}
+            wanted = {
+                place: _mean([centre[n] for n in near[place]]) if near[place] else centre[place] for place in layer
+            }
             centre |= _spread(layer, wanted)
     return centre
 

@@ -28,6 +28,7 @@ _UNUSED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "pointwise": ("ranking", "positions"),
         "loss": ("ranking",),
+        "mixed": ("ranking", "positions"),
         "row_reduction": ("ranking",),
         "column_reduction": ("ranking",),
     }

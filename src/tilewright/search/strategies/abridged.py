@@ -9,7 +9,8 @@ from collections.abc import Iterator
 _LONG = 400  # characters of such lines in a row, from which on they are left out
 _TABLE = re.compile(r"^_(?:STATES|JUDGED) = \($")
 _CONDITION = re.compile(
-    r"^\s+and (?:[\w.\[\]()]+.*(?:\bis\b|==|isinstance|\.shape|\.dtype|\.device|\.stride)|(?:not )?[\w.\[\]]+\.is_\w+$)"
+    r"^\s+and (?:[\w.\[\]()]+.*(?:\bis\b|==|isinstance|\.shape|\.dtype|\.device|\.stride)"
+    r"|(?:not )?(?:isinstance\(|[\w.\[\]]+\.is_\w+$))"
 )
 _FRAME = re.compile(r"_tilewright_|_original$|guard$|configure$")  # functions of a composed module's frame
 _MOST_BODY, _ENDS = 120, (60, 20)  # lines of a case's code; of a longer one, those shown at its beginning and its end

@@ -129,6 +129,15 @@ class _Kernel:
         self.best = passed
         self.accepted.append(passed)
 
+    def take_before(self) -> None:
+        """What a model wrote for this problem before, where that is faster than what there is."""
+        before = self.author.before
+        if before is not None and (self.best is None or apart(before, self.best).standing == "faster"):
+            self.seen.add(before.candidate.id)
+            self.ledger.append(f"what a model wrote before: {microseconds(before.ns)}, accepted")
+            self.take(before)
+            self.current = before
+
     def settle(self, written: WrittenReply, base: Passed | None, passed: Passed | str) -> Steps[None]:
         """Accept or take back, and write down what the idea did."""
         predicted = f" (predicted: {written.prediction})" if written.prediction else ""
@@ -236,6 +245,7 @@ class KernelRound(_Kernel):
         """Returns why it ended."""
         if self.plan.keep_best:
             yield from self._begin()
+            self.take_before()
         for step in range(1, self.plan.steps + 1):
             if reason := self._enough():
                 return reason
@@ -254,16 +264,6 @@ class KernelRound(_Kernel):
         return self.stalled >= self.plan.structure_patience or without_end
 
     def _begin(self) -> Steps[None]:
-        """With what the library makes of the module, or with what a model wrote for it before, where that is faster."""
-        yield from self._begin_with_library()
-        before = self.author.before
-        if before is not None and (self.best is None or apart(before, self.best).standing == "faster"):
-            self.seen.add(before.candidate.id)
-            self.ledger.append(f"what a model wrote before: {microseconds(before.ns)}, accepted")
-            self.take(before)
-            self.current = before
-
-    def _begin_with_library(self) -> Steps[None]:
         """With what the library makes of the module, tuned, where it makes anything; with the module as it is where
         that is faster."""
         start = self.author.context.start

@@ -76,3 +76,13 @@ def test_guards_are_left_out_and_of_a_long_case_its_middle() -> None:
         assert ("fused_70.run" in told) == shows == ("lines of calls like those above" not in told)
     broken = FRAME % (guard, "        x = = 1")
     assert abridged(broken) == broken, "what a model has broken it sees whole"
+
+
+def test_a_whole_block_of_checks_goes_with_its_types_and_devices() -> None:
+    checks = "\n".join(
+        f"                and isinstance(x{n}, Tensor)\n                and not x{n}.is_nested\n"
+        f"                and x{n}.shape == (4, {n})\n                and x{n}.is_cpu"
+        for n in range(8)
+    )
+    told = abridged(TEXT.replace(CHECKS, checks))
+    assert "x5" not in told and "[32 lines of signature checks are not shown here" in told
