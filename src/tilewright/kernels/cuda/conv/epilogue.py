@@ -34,7 +34,7 @@ Sums = Callable[[int, int], Any]  # a thread's sum of a phase, by its number
 _CHANNEL, _LAST = 2, 5  # of a Walk
 
 
-class Beside(NamedTuple):
+class EpilogueOperand(NamedTuple):
     """An operand of an epilogue. `walk`: its strides along (n, g, co, three spatial dimensions), 0 where it is
     broadcast; `each`: neighbouring channels that have one element."""
 
@@ -55,7 +55,7 @@ class ConvEpilogue:
 
     def __init__(
         self, shape: ConvShape, point: ConvPoint, dtypes: Sequence[str], *, function: Function | None = None,
-        operands: Sequence[Beside] = (), first: Triple = (0, 0, 0), channels_last: bool = False,
+        operands: Sequence[EpilogueOperand] = (), first: Triple = (0, 0, 0), channels_last: bool = False,
         parts: tuple[ConvPart, ...] = (),
     ) -> None:  # fmt: skip
         self.shape, self.dtypes, self.function, self.columns = shape, tuple(dtypes), function, point.columns

@@ -57,7 +57,7 @@ def product_of(kind: Any, abreast: int, columns: int) -> Any:
 
 
 def blocks_of(kernel: ConvKernel) -> int:
-    """A ConvKernel's tiles of rows; where chunks of neighbours belong to one tile of columns each, with the last whole."""
+    """A kernel's tiles of rows; where a chunk of neighbours belongs to one tile of columns, with the last one whole."""
     blocks, chunk = -(-kernel.rows // kernel.point.pixels), kernel.finish.together
     return blocks if kernel.tiles == 1 else -(-blocks // chunk) * chunk
 
