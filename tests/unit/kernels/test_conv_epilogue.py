@@ -12,7 +12,7 @@ import pytest
 
 from fakes.convolutions import contiguous, shape_of, spec_of
 from tilewright.kernels.cuda.conv import epilogue, gather
-from tilewright.kernels.cuda.conv.epilogue import EpilogueOperand, ConvEpilogue
+from tilewright.kernels.cuda.conv.epilogue import ConvEpilogue, EpilogueOperand
 from tilewright.kernels.cuda.conv.phases import phases
 from tilewright.kernels.cuda.conv.tiles import DEFAULTS, channel_of, make_points
 

@@ -30,7 +30,7 @@ from ..gemm.host.kernels import Epilogue, KernelStore
 from ..gemm.host.launch import processors_of
 from ..gemm.host.recorded import RecordedLaunch, Results, is_aligned, run_on
 from ..rows.plan import Gpu
-from .epilogue import EpilogueOperand, ConvEpilogue
+from .epilogue import ConvEpilogue, EpilogueOperand
 from .im2col import KERNELS as OF_IM2COL
 from .im2col_host import Im2colConv
 from .implicit import ImplicitConv

@@ -16,7 +16,7 @@ from ..common.control import loop, when
 from ..common.spec import Function, reads
 from ..rows.combine import Held, butterfly
 from ..rows.reducers import Reducer, State, tree
-from .epilogue import _LAST, EpilogueOperand, ConvEpilogue, Sums, _Walked
+from .epilogue import _LAST, ConvEpilogue, EpilogueOperand, Sums, _Walked
 from .gather import Gather
 from .reduction import WARPS, ConvReduction, chunk_tiles, slots
 from .shape import ConvShape, Triple
