@@ -35,7 +35,7 @@ def tile_of(own: Any, y: np.ndarray[Any, Any], work: int, spec: ConvSpec) -> np.
     p, finish = own.point, own.finish
     firsts = [part.first for part in finish.parts] or [next(iter(finish.vectors))]
     found = np.full((p.pixels, len(firsts), p.columns), np.nan)
-    tile, block = own._place(work)
+    tile, block = kernel.place_of(own, work)
     group = tile // p.tiles * spec.shape.columns
     for pixel in range(p.pixels):
         number = block * p.pixels + pixel
@@ -59,7 +59,7 @@ def run_on_lanes(
     outs = [np.full(prod(o.shape), np.nan) for o in spec.outputs]
     launched = _Launched(spec, points, [contiguous(o.shape) for o in spec.read])
     for _, own in launched.phases:
-        own.all_work = own._blocks() * own.tiles
+        own.all_work = kernel.blocks_of(own) * own.tiles
         chunk = own.finish.together
         for cta in range(min(3, -(-own.all_work // chunk))):
             carried = [own.finish.carried() for _ in range(WARPS)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from .older import Product, broadcast, contracted
+from .older import Product, broadcast, contracted, was_guess
 
 T = TypeVar("T")
 
@@ -18,6 +19,7 @@ _MODULES = (
     "..ir.program", "..ir.access", ".space", ".candidate", ".profile", ".outcome", ".tensor", ".problem", ".machine",
     ".pattern", ".discovery", ".dialogue", ".move", "..ir.graph", ".segment", ".realised", ".run", ".audit", ".winner",
     ".demand", ".order", ".document", ".rule", ".verdict", ".gradients", ".ticket", ".lesson",
+    "..ir.recurrence",
 )  # fmt: skip
 
 
@@ -68,11 +70,8 @@ def from_plain(tree: Any) -> Any:
             return (_OLD_KNOBS[tree[0]], from_plain(tree[1]))
         values = tuple([v if v.__class__ in _SCALARS else from_plain(v) for v in tree])
         knobs = bool(tree) and isinstance(tree[0], list)
-        return (
-            tuple(sorted(values))
-            if knobs and any(isinstance(v, list) and v[:1] == ["residence"] for v in tree)
-            else values
-        )
+        older = knobs and any(isinstance(v, list) and v[:1] == ["residence"] for v in tree)
+        return tuple(sorted(values)) if older else values
     if isinstance(tree, dict):
         tag: str = tree["$"]
         fields: dict[Any, Any] = {
@@ -86,6 +85,8 @@ def from_plain(tree: Any) -> Any:
             return Product(**fields)
         if tag == "Program" and any(isinstance(item, Product) for item in fields.get("body", ())):
             fields["body"] = contracted(fields["body"], fields["operands"], fields["domain"])
+        if tag == "Pattern" and "guess" not in tree["space"]:
+            fields["space"] = replace(fields["space"], guess=was_guess(fields["kind"], fields["program"]))
         return _classes()[_OLD_CLASSES.get(tag, tag)](**fields)
     return tree
 

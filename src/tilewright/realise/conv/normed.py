@@ -26,7 +26,7 @@ DSL, for CUDA."""
 
 {imports}
 
-from tilewright_kernels.cuda.common.in_turn import InTurn
+from tilewright_kernels.cuda.conv.in_turn import InTurn
 from tilewright_kernels.ops import torch_op
 
 _FUSED = InTurn(

@@ -34,7 +34,7 @@ Sums = Callable[[int, int], Any]  # a thread's sum of a phase, by its number
 _CHANNEL, _LAST = 2, 5  # of a Walk
 
 
-class Beside(NamedTuple):
+class EpilogueOperand(NamedTuple):
     """An operand of an epilogue. `walk`: its strides along (n, g, co, three spatial dimensions), 0 where it is
     broadcast; `each`: neighbouring channels that have one element."""
 
@@ -55,7 +55,7 @@ class ConvEpilogue:
 
     def __init__(
         self, shape: ConvShape, point: ConvPoint, dtypes: Sequence[str], *, function: Function | None = None,
-        operands: Sequence[Beside] = (), first: Triple = (0, 0, 0), channels_last: bool = False,
+        operands: Sequence[EpilogueOperand] = (), first: Triple = (0, 0, 0), channels_last: bool = False,
         parts: tuple[ConvPart, ...] = (),
     ) -> None:  # fmt: skip
         self.shape, self.dtypes, self.function, self.columns = shape, tuple(dtypes), function, point.columns
@@ -152,10 +152,11 @@ class ConvEpilogue:
     ) -> None:  # fmt: skip
         """The same, of phases that leave together."""
         at, group, column = place
-        begins = [self._start(walked.walk, phases[0], at, group, column) for walked in self.written]
-        for i, walked in enumerate(self.read):  # of what channels share the place is known with the channel
-            own = 0 if i in self.each else column
-            begins.append(self._start(walked.walk, phases[0], at, group, own))
+        columns = [*(column for _ in self.written), *(0 if i in self.each else column for i in range(len(self.read)))]
+        begins = [
+            self._start(walked.walk, phases[0], at, group, c)
+            for walked, c in zip((*self.written, *self.read), columns, strict=True)
+        ]
         starts = begins[: len(self.written)], begins[len(self.written) :]
         step = self.piece if self.along == _CHANNEL else 1
         pieces = [
@@ -187,10 +188,10 @@ class ConvEpilogue:
     ) -> None:  # fmt: skip
         """Read what these pieces need, then write them; each is (the number of its first sum, its first channel)."""
         (numbers, both), (group, column) = phases, channel
-        own = {
-            i: [self.read[i].load(operands[i], starts[1][i], self._shared(i, column, c), both) for _, c in pieces]
-            for i in self.wanted
-        }
+        own: dict[int, list[list[Any]]] = {}
+        for i in self.wanted:  # of what channels share the place is known with the channel
+            places = [(column + c) // self.each[i] if i in self.each else c for _, c in pieces]
+            own[i] = [self.read[i].load(operands[i], starts[1][i], c, both) for c in places]
         factors: list[Any] = [None] * len(pieces)
         if scales[0] is not None:
             first = Int64(group * self.shape.columns + column)
@@ -204,10 +205,6 @@ class ConvEpilogue:
                 made.append(self._value(value, {self.names[i]: own[i][number][j] for i in self.wanted}))
             for n, (out, walked) in enumerate(zip(outs, self.written, strict=True)):
                 walked.store(out, starts[0][n], c, [m.stored(one[n], walked.dtype) for one in made], both)
-
-    def _shared(self, i: int, column: Any, channel: int) -> Any:
-        """Where the operand i has what this channel behind the column reads, from its start on."""
-        return (column + channel) // self.each[i] if i in self.each else channel
 
     def _value(self, product: Any, loaded: dict[str, Any]) -> tuple[Any, ...]:
         if self.function is None:

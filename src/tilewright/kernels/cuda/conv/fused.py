@@ -25,7 +25,7 @@ from ..gemm.host.kernels import Epilogue
 from ..gemm.host.launch import processors_of
 from ..gemm.host.recorded import is_aligned, run_on
 from ..host.recorded_kernel import RecordedKernel, Strides, any_where_single, compiled, demanded, fake, settings
-from .epilogue import Beside, ConvEpilogue
+from .epilogue import ConvEpilogue, EpilogueOperand
 from .im2col import KERNELS as OF_IM2COL
 from .im2col_host import Im2colConv
 from .implicit import ImplicitConv
@@ -130,7 +130,7 @@ class _Launched:
         x, w, *operands = strides
         self.outputs = len(spec.outputs)
         last = spec.channels_last
-        read = [Beside(o.name, o.dtype, spec.walk(own, o.shape, last=last), spec.each(o.shape))
+        read = [EpilogueOperand(o.name, o.dtype, spec.walk(own, o.shape, last=last), spec.each(o.shape))
                 for own, o in zip(operands, spec.operands, strict=True)]  # fmt: skip
         of_x, of_w = spec.walk(x, spec.x.shape), spec.weight_walk(w)
         self.phases: list[tuple[Prepare, ConvKernel]] = []

@@ -56,6 +56,19 @@ def product_of(kind: Any, abreast: int, columns: int) -> Any:
     )
 
 
+def blocks_of(kernel: ConvKernel) -> int:
+    """A kernel's tiles of rows; where a chunk of neighbours belongs to one tile of columns, with the last one whole."""
+    blocks, chunk = -(-kernel.rows // kernel.point.pixels), kernel.finish.together
+    return blocks if kernel.tiles == 1 else -(-blocks // chunk) * chunk
+
+
+def place_of(kernel: ConvKernel, work: Any) -> tuple[Any, Any]:
+    """The number of a tile's columns, and of its rows."""
+    if kernel.finish.together == 1 or kernel.tiles == 1:
+        return work % kernel.tiles, work // kernel.tiles
+    return work // blocks_of(kernel), work % blocks_of(kernel)
+
+
 def following(work: Any, stride: Any, chunk: int) -> Any:
     """The tile after this one of a CTA, which takes chunks of so many neighbours, `stride` chunks apart."""
     if chunk == 1:
@@ -90,7 +103,7 @@ class ConvKernel:
     def launch(self, tensors: tuple[Any, ...], outs: list[Any], operands: list[Any], ctas: Any, stream: Any) -> None:
         """Emit the launch. `tensors`: x, packed weights, magnitudes of the samples, factors of the channels."""
         p = self.point
-        self.all_work = self._blocks() * self.tiles
+        self.all_work = blocks_of(self) * self.tiles
         mma = product_of(self.kind, self.abreast, p.columns)
         kernel = self._kernel(list(tensors), outs, operands, mma, self._layouts())
         grid = [cutlass.min(ctas, Int32(-(-self.all_work // self.finish.together))), 1, 1]
@@ -117,7 +130,7 @@ class ConvKernel:
             work = first
             turn = Int32(0)
             while work < self.all_work:
-                tile, block = self._place(work)
+                tile, block = place_of(self, work)
                 state = self._state(x, highest, (block * p.pixels, tile // p.tiles), thread)
                 self._fill_all(barriers, s_a, state, partial(self._fetch, barriers, packed, s_b, tile, thread), turn)
                 turn += self.steps
@@ -157,19 +170,6 @@ class ConvKernel:
     _fill_all: Callable[..., None]  # gathers all steps of it, from a turn on, each with what `fetch` does of it
     _chain: Callable[..., None]  # the wgmma of a step for a part of the rows
     _output: Callable[..., tuple[Any, Any]]  # the pixel of a row, and whether it is an output's
-
-    # ---- which tile
-
-    def _blocks(self) -> int:
-        """Tiles of rows; where chunks of neighbours belong to one tile of columns each, with the last one whole."""
-        blocks, chunk = -(-self.rows // self.point.pixels), self.finish.together
-        return blocks if self.tiles == 1 else -(-blocks // chunk) * chunk
-
-    def _place(self, work: Any) -> tuple[Any, Any]:
-        """The number of a tile's columns, and of its rows."""
-        if self.finish.together == 1 or self.tiles == 1:
-            return work % self.tiles, work // self.tiles
-        return work // self._blocks(), work % self._blocks()
 
     # ---- barriers
 
@@ -254,10 +254,10 @@ class ConvKernel:
         rows = self._rows(sums, work, group, scales)
         more: Any = None
         if carried:
-            block, blocks = self._place(work)[1], -(-self.rows // p.pixels)
+            block, blocks = place_of(self, work)[1], -(-self.rows // p.pixels)
             number = block * p.pixels
             first, last = self._output(number)[0][0], self._output(number + (p.pixels - 1))[0][0]
-            if self._blocks() > blocks:  # no sample is behind the last
+            if blocks_of(self) > blocks:  # no sample is behind the last
                 last = last - Int32(block >= blocks) * (last - first + 1)
             warp = group * 4 + cute.arch.warp_idx() % 4
             more = block, warp, carried, (first, last), self.rows // self.shape.batch, blocks
@@ -267,7 +267,7 @@ class ConvKernel:
         """Of each row that this thread has: its sums, (pixel, group, first channel), whether there is one, factors."""
         p = self.point
         lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx() % 4
-        tile, block = self._place(work)
+        tile, block = place_of(self, work)
         column = tile % p.tiles * p.columns + lane % 4 * self.finish.run
         for part, totals in enumerate(sums):
             for r in range(1 if self.finish.pairs else 2):

@@ -16,7 +16,7 @@ from ..common.control import loop, when
 from ..common.spec import Function, reads
 from ..rows.combine import Held, butterfly
 from ..rows.reducers import Reducer, State, tree
-from .epilogue import _LAST, Beside, ConvEpilogue, Sums, _Walked
+from .epilogue import _LAST, ConvEpilogue, EpilogueOperand, Sums, _Walked
 from .gather import Gather
 from .reduction import WARPS, ConvReduction, chunk_tiles, slots
 from .shape import ConvShape, Triple
@@ -32,7 +32,7 @@ class ReducedEpilogue(ConvEpilogue):
 
     def __init__(
         self, shape: ConvShape, point: ConvPoint, dtypes: Sequence[str], *, reduction: ConvReduction,
-        operands: Sequence[Beside] = (), **more: Any,
+        operands: Sequence[EpilogueOperand] = (), **more: Any,
     ) -> None:  # fmt: skip
         super().__init__(shape, point, dtypes, operands=operands, **more)
         self.reduction, self.point = reduction, point
