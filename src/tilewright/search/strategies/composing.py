@@ -199,8 +199,9 @@ class Composing(Tuning):
 
 
 def _is_guess(pattern: Pattern) -> bool:
-    """Whether a library may well be faster at the likeliest point: convolutions, attention, and products of 16 bits."""
-    return pattern.kind in ("convolution", "attention") or (
+    """Whether a library may well be faster at the likeliest point: convolutions, attention, recurrent layers, and
+    products of 16 bits."""
+    return pattern.kind in ("convolution", "attention", "recurrence") or (
         pattern.kind == "product" and pattern.program.operands[0].dtype in ("f16", "bf16")
     )
 
