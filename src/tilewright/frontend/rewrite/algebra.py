@@ -1,5 +1,5 @@
 """Declared algebra: a product of matrices of which only sums are wanted, with its weights summed first; convolutions,
-norms and pools as `convolutions`, `before_norms` and `pools` have them.
+norms, pools and loops of cells as `convolutions`, `before_norms`, `pools` and `cells` have them.
 
     sum over n of (x @ w)[m, n]      = x @ (sum over n of w[:, n])       a matrix and a vector
     sums over windows of n           = x @ (sums over windows of w)      fewer columns (average pooling)
@@ -29,6 +29,7 @@ from tilewright.ir.graph import Graph, Node
 from ..lowering.form import Form, Stuck, aligned, spread
 from ..lowering.lower import FLOATS, Expr, NotLowered
 from .before_norms import without_bias
+from .cells import looped_cells
 from .convolutions import less_convolved
 from .draft import Draft
 from .folded import folded
@@ -58,7 +59,7 @@ def rewritten(graph: Graph, *, in_part: bool = True) -> Rewritten | None:
     `in_part`: whether kernels can make a part of a product, or of its sums."""
     steps: list[str] = []
     spared = 0
-    for of_convolutions in (without_bias, less_convolved, joined_pools):
+    for of_convolutions in (without_bias, less_convolved, joined_pools, looped_cells):
         while (made := of_convolutions(graph, LEAST_FLOPS)) is not None:
             graph, step, flops = made
             steps.append(step)

@@ -62,7 +62,7 @@ def run_layers(shape: RecurrentShape, kernel: LayerKernel, operands: tuple[Tenso
         for layer in range(s.layers):
             first = layer * s.directions
             own = [weights[(first + d) * of_each : (first + d + 1) * of_each] for d in range(s.directions)]
-            batch_first = not sequence.is_contiguous()
+            batch_first = s.batch_first and layer == 0
             flat = (sequence.transpose(0, 1) if batch_first else sequence).reshape(s.steps * s.batch, -1)
             written = s.wanted[0] or layer < s.layers - 1
             width = s.directions * s.hidden

@@ -9,7 +9,8 @@ GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}  # of each cell, side by sid
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentShape:
-    """Layers over a sequence (steps, batch, inputs) of `dtype`. `wanted`: which of the results are asked for: the last
+    """Layers over a sequence (steps, batch, inputs) of `dtype`, which is read with the batch outermost in memory where
+    `batch_first` holds. `wanted`: which of the results are asked for: the last
     layer's sequence (steps, batch, directions * hidden), the final h of each layer and direction (layers * directions,
     batch, hidden), and of an LSTM the final c."""
 
@@ -21,6 +22,7 @@ class RecurrentShape:
     directions: int
     bias: bool
     dtype: str
+    batch_first: bool = False
     wanted: tuple[bool, ...]
 
     @property

@@ -16,5 +16,6 @@ def shape_of(program: Program) -> RecurrentShape:
     steps, batch, _ = program.domain
     return RecurrentShape(
         cell=item.cell, steps=steps, batch=batch, hidden=item.hidden, layers=item.layers, directions=item.directions,
-        bias=item.bias, dtype=item.dtype, wanted=tuple(name in written for name in item.results),
+        bias=item.bias, dtype=item.dtype, batch_first=program.operands[0].order == (1, 0, 2),
+        wanted=tuple(name in written for name in item.results),
     )  # fmt: skip

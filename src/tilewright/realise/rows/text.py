@@ -10,7 +10,6 @@ from math import isfinite, isnan
 from ...facts.space import Point
 from ...ir.access import Position
 from ...ir.program import Contraction, Load, Operand, Output, Plain, Program, Reduction, Scan, Statement
-from ...ir.recurrence import RecurrenceOp
 from ...ir.schedule import Schedule, rank_schedule, scan_schedule, schedule
 from ..float8 import rounded_once
 from ..strength import reduced_in_strength, shares
@@ -77,7 +76,7 @@ def safe_names(program: Program) -> Program:
     items = [*program.operands, *program.body]
     names: list[str] = []
     for item in items:
-        if isinstance(item, Reduction | Scan | RecurrenceOp):
+        if isinstance(item, Reduction | Scan):
             names += item.results
         else:
             names.append(item.name if isinstance(item, Operand) else item.result)

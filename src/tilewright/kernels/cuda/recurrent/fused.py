@@ -84,12 +84,13 @@ class FusedRecurrent:
         )  # fmt: skip
         return made
 
-    def variants(self, *, batch_first: bool = False) -> list[tuple[tuple[bool, ...], bool]]:
-        """What its layers write, and how their first input lies: of all kernels that a call launches."""
+    def variants(self) -> list[tuple[tuple[bool, ...], bool]]:
+        """What its layers write, and whether their input has the batch outermost: of all kernels that a call
+        launches."""
         s = self.shape
-        last, others = s.wanted, (True, *s.wanted[1:])
-        found = [last] if s.layers == 1 else [others, last]
-        return list(dict.fromkeys((written, batch_first and i == 0) for i, written in enumerate(found)))
+        others = (True, *s.wanted[1:])
+        found = [s.wanted if i == s.layers - 1 else others for i in range(s.layers)]
+        return list(dict.fromkeys((written, s.batch_first and i == 0) for i, written in enumerate(found)))
 
     def prepare(self, device: Gpu) -> None:
         """Compile, or find on disk, what a call needs; no GPU needed."""
