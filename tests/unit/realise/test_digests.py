@@ -73,7 +73,7 @@ def test_each_target_has_its_own_and_products_of_matrices_theirs(monkeypatch: py
     assert {"cta.py", "team.py", "ops.py", "text.py"} <= set(read) and not {"cache.py", "demand.py"} & set(read)
     counts = read.count("cta.py"), read.count("streamed.py"), read.count("window.py")
     why = "products and recurrent layers take others' files too, convolutions products', the rest convolutions'"
-    assert counts == (6, 4, 3), why
+    assert counts == (7, 5, 3), why
 
 
 def test_winners_that_are_shipped_are_of_these_skeletons() -> None:
