@@ -42,7 +42,7 @@ GROUPS = {  # level, numbers of tasks
     "convolution2": ("level2", "1-8,10,11,13,15-17,19-21,23-27,31,32,34-36,38,42-44,46-50,52,54,57,58,60,"
                                "61,65,67,69,71-74,77-79,82,83,85,87,89-93,96,100"),
 }  # fmt: skip
-JUDGED = ("--target", "cuda", "--budget", "60s", "--timing", "2s", "--no-compile", "--without", "tuning", "--jobs", "5")
+JUDGED = ("--target", "cuda", "--budget", "3m", "--timing", "2s", "--no-compile", "--without", "tuning", "--jobs", "3")
 TUNED = ("--target", "cuda", "--budget", "60s", "--timing", "2s", "--jobs", "3")
 LEAVING_S = 5.0  # a command that was told to stop writes down what it has
 _MORE = {"float32": 0, "float16": 10000, "bfloat16": 20000}

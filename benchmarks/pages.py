@@ -302,9 +302,10 @@ def _nested(result: Record) -> Iterator[Record]:
 def corpus(results: Results) -> Rows:
     yield "adversarial corpus", "cheats as they should be", "honest files as they should be", "when", "file"
     for title, name in (
-        ("GPU, three H100", "h100/museum.json"), ("GPU, two H200", "h200/museum.json"), ("CPU", "cpu/museum.json"),
+        ("GPU, four H100", "h100/museum.json"), ("GPU, two H200", "h200/museum.json"), ("CPU", "cpu/museum.json"),
         ("CPU, two threads beside three busy loops", "cpu/museum-busy.json"),
         ("CPU, guards off (each must get through)", "cpu/museum-proofs.json"),
+        ("GPU, four H100, guards off, as far as time went", "h100/museum-proofs.json"),
         ("GPU alone, guards off", "h200/museum-proofs.json"),
     ):  # fmt: skip
         found = results[name]

@@ -139,8 +139,11 @@ LAYERS = {  # batch, channels, size, results, window, stride, groups; "+" where 
 }  # fmt: skip
 
 
-def convolution(name: str, dtype: str, *, last: bool) -> Task:
-    """`last`: in channels-last, as networks in 16 bits are run."""
+STEPS = ("resnet 64 3x3", "resnet 128 3x3 /2", "resnet 256 3x3", "convnext 96 7x7")  # of which training is measured
+
+
+def convolution(name: str, dtype: str, *, last: bool, step: bool = False) -> Task:
+    """`last`: in channels-last, as networks in 16 bits are run. `step`: of training, with the batch's statistics."""
     batch, channels, size, made, window, stride, groups = LAYERS[name]
     lies = ".to(memory_format=torch.channels_last)" if last else ""
 
@@ -153,17 +156,20 @@ def convolution(name: str, dtype: str, *, last: bool) -> Task:
     buffers = {"mean": f"torch.zeros({made}, dtype=torch.{dtype})", "var": f"torch.ones({made}, dtype=torch.{dtype})"}
     inputs: dict[str, Shape] = {"x": tensor(batch, channels, size, size)}
     body = f"F.conv2d(x, self.w, stride={stride}, padding={window // 2}, groups={groups})"
-    body = f"F.batch_norm({body}, self.mean, self.var, self.s, self.t)"
+    body = f"F.batch_norm({body}, self.mean, self.var, self.s, self.t{', training=True' * step})"
     if "+" in name:
         inputs["y"] = tensor(batch, made, size // stride, size // stride)
         body += " + y"
     source = problem(f"F.relu({body})", inputs, weights, dtype=dtype, buffers=buffers)
-    return Task(name=named("convolution", name, SHORT[dtype], "channels-last" if last else ""), source=source)
+    words = "convolution", name, SHORT[dtype], "channels-last" if last else "", "step" if step else ""
+    return Task(name=named(*words), source=source, step=step)
 
 
 def convolutions() -> Iterator[Task]:
     for name, (dtype, last) in product(LAYERS, ((F16, True), (BF16, False), (F32, False))):
         yield convolution(name, dtype, last=last)
+    for name, dtype in product(STEPS, (BF16, F32)):
+        yield convolution(name, dtype, last=False, step=True)
 
 
 # ---- transformers

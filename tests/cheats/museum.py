@@ -4,7 +4,7 @@ An exhibit is one candidate file. Its head, lines of `# key: value`, says:
 
     problem   the file in problems/ that it pretends to solve
     line      the lines of the adversarial corpus's index (docs/threats.md) that it stands for
-    refused   the reasons it may be refused with (in refused/ alone); gains_nothing: or is accepted as slower than eager
+    refused   the reasons it may be refused with (in refused/ alone); gains_nothing: or is accepted as no faster
     guards    what must be switched off for it to get through (guards.py), or "none": nothing can be switched off
     targets   "cpu", "cuda" or both, which is what holds where nothing is said
     call_s    how long one call may take, where that is more than usual (compilers)
@@ -195,7 +195,11 @@ def show(judge: Judge, exhibit: Exhibit, target: str, off: tuple[str, ...] = ())
         outcome, accused = _outcome(judge, exhibit), f"{outcome.reason}: {outcome.summary}"
     failed = outcome if isinstance(outcome, Failure) else None
     reason = (
-        failed.reason if failed else GAINS_NOTHING if _is_slower(outcome) and GAINS_NOTHING in exhibit.reasons else ""
+        failed.reason
+        if failed
+        else GAINS_NOTHING
+        if _is_no_faster(outcome) and GAINS_NOTHING in exhibit.reasons
+        else ""
     )
     return Shown(
         exhibit=exhibit.name, target=target, off=off, accepted=not reason, reason=reason,
@@ -213,10 +217,11 @@ def _outcome(judge: Judge, exhibit: Exhibit) -> Timed | Failure:
         return Failure(stage="cell", reason=OURS, summary=str(error)[:1000])
 
 
-def _is_slower(outcome: Timed | Failure) -> bool:
+def _is_no_faster(outcome: Timed | Failure) -> bool:
+    """Whether nothing could be claimed of it: its call takes as long as eager's in the middle, or longer."""
     times = (outcome.time("ours"), outcome.time("eager")) if isinstance(outcome, Timed) else (None, None)
     ours, eager = times
-    return ours is not None and eager is not None and ours.low > eager.high
+    return ours is not None and eager is not None and ours.mid >= eager.mid
 
 
 def _by_clocks(timed: Timed) -> str:

@@ -38,7 +38,7 @@ def context_judge(
     )  # fmt: skip
 
 
-def judge_on_gpu(source: str, folder: Path) -> Judge:
+def judge_on_gpu(source: str, folder: Path, *, racecheck: bool = False) -> Judge:
     """Not open yet, of the machine as it is measured. `source`: the text of a problem file, which is put into the
     folder."""
     (folder / "problem.py").write_text(source)
@@ -47,6 +47,7 @@ def judge_on_gpu(source: str, folder: Path) -> Judge:
         workdir=folder, say=print,
         options=JudgeOptions(
             compile_baseline=False, effort=Effort(tight=0.2, budget_s=0.5, min_rounds=3, max_rounds=6, verified=2),
+            racecheck=racecheck,
         ),
     )  # fmt: skip
 

@@ -15,6 +15,9 @@ from tilewright.facts.pattern import Bind, Match, Pattern
 from tilewright.ir.access import Access, Bounds, GroupIndex, Position, Quotient
 from tilewright.ir.graph import Call, Code, Graph, Node, Ref, Struct
 from tilewright.ir.program import RANKED, SCANS, AttentionOp, Contraction, Load, Program, Reduction, Scan
+from tilewright.ir.recurrence import RecurrenceOp
+
+from .recurrent_layers import layers
 
 DTYPES = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16,
           "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8, "u8": torch.uint8,
@@ -275,6 +278,8 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
             values.update(zip(item.results, made, strict=True))
         elif isinstance(item, AttentionOp):
             values[item.result] = attended(item, program.domain, values, exact=exact)
+        elif isinstance(item, RecurrenceOp):
+            values.update(layers(item, values))
         elif isinstance(item, Contraction):
             for prologue in item.prologues:
                 given = [values[name] for name in prologue.operands]

@@ -25,7 +25,7 @@ from tilewright.faces.serving.pool import JudgePool, PoolTerms, ProgressBoard
 from tilewright.faces.serving.process import JudgeEnded, Unwanted
 from tilewright.faces.serving.roots import ProblemRoots
 from tilewright.faces.serving.routes import Desk, application
-from tilewright.faces.serving.serve import settings_of
+from tilewright.faces.serving.server import settings_of
 from tilewright.facts.ticket import JudgingOrder, TicketFault, TicketVerdict
 from tilewright.report.site import LiveSite
 

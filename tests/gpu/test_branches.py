@@ -36,7 +36,7 @@ def test_a_candidate_runs_on_what_was_imported_before(name: str, tmp_path: Path)
         pytest.skip(f"{name} is not installed")
     environment = common_environment(threads=0, outer=os.environ, device="cuda")
     assert isinstance(server_for(environment, imports=(name,)), Branch), left_aside()
-    plan = CellPlan(name="candidate", device="cuda", folder=tmp_path / "cell", memory_bytes=0, imports=(name,))
+    plan = CellPlan(name="candidate", device="cuda", folder=tmp_path / "cell", memory_bytes=16 << 30, imports=(name,))
     with Cell(plan) as cell:
         candidate = Candidate(files=(SourceFile(path="model.py", text=MODEL.format(names={name})),))
         built = build(candidate, cell, limit_s=120.0)

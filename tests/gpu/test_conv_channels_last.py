@@ -13,7 +13,8 @@ from fakes.judges import judged_at_first_points
 from tilewright.facts.outcome import Timed
 from tilewright.kernels.cuda.conv.im2col import KERNELS, im2col_point
 from tilewright.kernels.cuda.conv.tiles import DEFAULTS
-from tilewright.realise.conv import im2col_points
+from tilewright.kernels.cuda.conv.tiles import KNOBS as LEGAL
+from tilewright.realise import table
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -114,7 +115,7 @@ def get_init_inputs():
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_the_judge_takes_a_block_of_them(kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(im2col_points, "PROVEN", frozenset({kernel}))
+    monkeypatch.setattr(table, "UNPROVEN", frozenset(LEGAL["kernel"]) - {kernel})  # no other is proposed
     patterns, timed = judged_at_first_points(BLOCK, tmp_path)
     assert isinstance(timed, Timed), timed
     first = [dict(p.space.points[0])["kernel"] for p in patterns if p.kind == "convolution"]

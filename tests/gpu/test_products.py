@@ -327,7 +327,7 @@ def test_the_judge_takes_what_is_folded_into_the_other_factor(tmp_path, forward)
 @pytest.mark.parametrize("setting", [SMALL, SPLIT, LARGE])
 def test_the_judge_takes_a_product_and_compute_sanitizer_finds_nothing_in_it(tmp_path, setting):
     """In a candidate's own process, over all families of inputs; nothing falls back to torch."""
-    with judge_on_gpu(PROBLEM.replace("2048", "512").replace("4096", "640"), tmp_path) as judge:
+    with judge_on_gpu(PROBLEM.replace("2048", "512").replace("4096", "640"), tmp_path, racecheck=True) as judge:
         cases = judge.open()
         matched = found_patterns(cases, H200)
         (product,) = [p for p in matched[0].patterns if p.kind == "product"]

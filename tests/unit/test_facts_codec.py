@@ -17,12 +17,12 @@ from tilewright.facts.candidate import Candidate, SourceFile
 from tilewright.facts.codec import dumps, from_plain, loads, read, to_plain
 from tilewright.facts.move import Event, Stop, Tune
 from tilewright.facts.outcome import Failure, PointTime, Station
-from tilewright.facts.pattern import Choice
-from tilewright.facts.space import point
+from tilewright.facts.pattern import Choice, Pattern
+from tilewright.facts.space import Space, point
 from tilewright.ir.access import each_of
 from tilewright.ir.graph import Code, Ref
 from tilewright.ir.matrices import Matrices, matrices_of
-from tilewright.ir.program import Program
+from tilewright.ir.program import Operand, Program
 from tilewright.ir.schedule import Pass, RankSchedule, ScanSchedule, Schedule
 from tilewright.ir.validation import validate
 
@@ -212,3 +212,17 @@ def test_products_of_the_journals_before_are_contractions() -> None:
     beside = operand("t", 3, 7, indexed=False, each=(2, 1))
     spread = program([6, 7], [operand("a", 6, 4), operand("b", 4, 7), beside])
     assert [each_of(o.at) for o in spread.operands] == [(), (), (2, 1)] and spread.operands[0].at == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "guess"),
+    [("product", "f16", True), ("product", "f32", False), ("convolution", "f32", True), ("scan", "bf16", False)],
+)
+def test_spaces_of_the_journals_before_are_guesses_by_kind(kind: str, dtype: str, guess: bool) -> None:
+    operand = Operand(name="a", dtype=dtype, shape=(4, 4))
+    program = Program(domain=(4, 4), reduced=(), operands=(operand,), body=(), outputs=())
+    pattern = Pattern(id="fused_0", title="", kind=kind, nodes=(), program=program, space=Space(knobs=(), points=((),)))
+    tree = to_plain(pattern)
+    assert from_plain(tree) == pattern
+    del tree["space"]["guess"]
+    assert from_plain(tree).space.guess == guess

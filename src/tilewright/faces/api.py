@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any, Literal
@@ -28,12 +29,13 @@ from ..run.places import Places
 from . import config
 from .capture import is_same, packages_of, write_examples, write_problem
 from .deliver import delivered
-from .examples import ExampleCall, examples_of, module_of
+from .examples import examples_of, module_of
 from .exports import exported
 from .live import compiled_by_torch, fallbacks, load, replacement
+from .open_shapes import open_shapes
 from .printing import say as progress
 from .reading import problem_of
-from .trees import Trees, trees_of
+from .trees import trees_of
 
 Say = Callable[[str], None]
 TORCH_COMPILE = "torch_compile"
@@ -81,6 +83,7 @@ def optimize(
     module: nn.Module,
     example_inputs: Any,
     kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
     *,
     target: Literal["auto", "cuda", "cpu"] = "auto",
     out: str | Path | None = None,
@@ -98,6 +101,10 @@ def optimize(
     None, and containers of them (also of classes that torch.utils._pytree knows, which results may be, too); one tensor
     stands for itself, a dict for arguments by name. For several kinds of calls: a list of such tuples and dicts, the
     main one first. The result takes its arguments by position or by name, as forward does.
+
+    `dynamic_shapes`, as torch.export takes them, with a `torch.export.Dim(NAME, min=LEAST, max=GREATEST)` for each open
+    size, or True for those that differ between the examples: one result then holds throughout their ranges, if the
+    module computes the same there, and is judged at several sizes, some of them hidden.
 
     The module is judged in other processes, in the train/eval state it is in. `out` is the folder of the run (a new
     temporary one by default); where it holds a run of this module, stopped or ended, that one goes on with the settings
@@ -117,6 +124,7 @@ def optimize(
     packages = None if env else packages_of(module)
     start_ahead(threads() if chosen == "cpu" else 0, chosen, packages)  # cells' servers import torch meanwhile
     trees, folder = trees_of(module, examples), _folder(out)
+    shapes = open_shapes(module, examples, dynamic_shapes)
     if chosen == "cuda":  # what the result's kernels import, beside nothing that keeps this process busy
         Thread(target=_imported, args=("cutlass.cute",), daemon=True).start()
     places = Places(out=folder, cache=config.cache_dir())
@@ -124,10 +132,10 @@ def optimize(
     timed = config.timed(timing, compiled=compiled, of="timing", modes_of="compiled")
     wanted = _Wanted(target=chosen, precision=precision, mode=mode, env=tuple(env))
     with _way_on(folder, "optimize"):
-        if _goes_on(places, module, examples, trees, wanted):
+        if _goes_on(places, partial(write_examples, module, examples, trees, shapes=shapes), module, wanted):
             finished = resume(places=places, say=say)
         else:
-            problem = wanted.captured(module, write_examples(module, examples, trees, folder / "problem"))
+            problem = wanted.captured(module, write_examples(module, examples, trees, folder / "problem", shapes))
             asked = Request(
                 run=new_run(), problem=problem, strategy="catalog", budget_s=budget_s, seed=seed, algebra=algebra,
                 timing=timed, sanitize=sanitized_by_default(problem),
@@ -220,15 +228,14 @@ class _Wanted:
         return replace(self.problem(path), name=type(module).__name__)
 
 
-def _goes_on(
-    places: Places, module: nn.Module, examples: Sequence[ExampleCall], trees: Trees, wanted: _Wanted
-) -> bool:  # fmt: skip
-    """Whether a run of this very module lies in the folder. Raises UserError where it is another one's."""
+def _goes_on(places: Places, write: Callable[[Path], Path], module: nn.Module, wanted: _Wanted) -> bool:
+    """Whether a run of this very module, which `write` captures, lies in the folder. Raises UserError where it is
+    another one's."""
     there = begun(places)
     if there is None:
         return False
     with tempfile.TemporaryDirectory(prefix="tilewright-") as beside:
-        mine = wanted.captured(module, write_examples(module, examples, trees, Path(beside)))
+        mine = wanted.captured(module, write(Path(beside)))
     alike = replace(mine, source="", path="") == replace(there, source="", path="", name=mine.name)
     if not alike or not is_same(mine.source, there.source):
         raise UserError(

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +27,7 @@ from ..edges.sandbox.environment import common_environment
 from ..facts.errors import UserError
 from ..judge.candidate_process.load import installed_paths
 from .examples import ExampleCall, examples_of, module_of
+from .open_shapes import OpenShapes
 from .trees import Trees, adapted, trees_of
 
 _NUMBERED = re.compile(rb"[0-9a-f]{32}")  # what cloudpickle numbers classes with, in each process anew
@@ -51,7 +53,7 @@ STRUCTURE = """
 """
 STATE = Path(__file__).with_name("state.pt")  # present beside the problem alone; a candidate is given its state
 INPUTS = {inputs}{written}
-CASES = {cases}
+CASES = {cases}{dynamic}
 
 
 class _Unpickler(pickle.Unpickler):
@@ -74,24 +76,27 @@ def _module():
         self.__dict__.update(_module().__dict__){buffers}
 
 
-def get_init_inputs(example=0):
+def get_init_inputs(example=0, **sizes):
     return []
 
 
-def get_inputs(example=0):
-    return _made(INPUTS[example])
+def get_inputs(example=0, **sizes):
+    return _made(INPUTS[example], sizes)
 
 
-def _made(described):
+def _made(described, sizes):
     if isinstance(described, dict):
-        return {{name: _made(value) for name, value in described.items()}}
+        return {{name: _made(value, sizes) for name, value in described.items()}}
     if isinstance(described, list):
-        return [_made(value) for value in described]
-    if isinstance(described, tuple):
-        if described[0] == "places":
-            return _places(*described[1:])
-        return tuple(_made(value) for value in described[1:]) if described[0] == "tuple" else _drawn(*described)
-    return described
+        return [_made(value, sizes) for value in described]
+    if not isinstance(described, tuple):
+        return described
+    kind, *rest = described
+    if kind == "tuple":
+        return tuple(_made(value, sizes) for value in rest)
+    draw, (shape, stride, *rest) = (_places, rest) if kind == "places" else (_drawn, described)
+    shape = tuple(sizes.get(size, size) for size in shape)
+    return draw(shape, stride or torch.empty(shape, device="meta").stride(), *rest)
 
 
 def _places(shape, stride, dtype, first):
@@ -131,7 +136,10 @@ def _given():
 
 _BUFFERS = """
         for name, described in WRITTEN.items():
-            self.register_buffer(name, _made(described))"""
+            self.register_buffer(name, _made(described, {}))"""
+
+
+_NONE_OPEN = OpenShapes()
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
@@ -223,16 +231,19 @@ def write_problem(
     return write_examples(module, examples, trees_of(module, examples), folder)
 
 
-def write_examples(module: nn.Module, examples: Sequence[ExampleCall], trees: Trees, folder: Path) -> Path:
-    """The same of examples that are looked through already."""
+def write_examples(
+    module: nn.Module, examples: Sequence[ExampleCall], trees: Trees, folder: Path, shapes: OpenShapes = _NONE_OPEN
+) -> Path:
+    """The same of examples that are looked through already; with open sizes, the first of them stands for all."""
+    examples = examples[:1] if shapes.sizes else examples
     nodes = {kind: _node(kind) for kind in trees.kinds()}
     held = module if trees.plain else (module, trees.layouts(), nodes)
     try:
         raw = _pickled(module, held, [*map(type, module.modules()), *nodes])
     except Exception as error:  # whatever a user's __getstate__ or __reduce__ raises
         raise UserError(f"{type(module).__name__}: cannot be sent to another process: {error}") from error
-    inputs = [_arguments(module, example, trees) for example in examples]
-    cases = [{"example": i} for i in range(len(examples))]
+    inputs = [_arguments(module, example, trees, shapes) for example in examples]
+    cases = shapes.cases if shapes.sizes else [{"example": i} for i in range(len(examples))]
     text = base64.encodebytes(raw).decode().strip()
     folder.mkdir(parents=True, exist_ok=True)
     torch.save({k: v.detach().cpu() for k, v in module.state_dict().items()}, folder / "state.pt")
@@ -245,6 +256,7 @@ def write_examples(module: nn.Module, examples: Sequence[ExampleCall], trees: Tr
     written = _written(examples, trees)
     extra["written"] = f"\nWRITTEN = {written!r}  # arguments that forward writes to" if written else ""
     extra["buffers"] = _BUFFERS if written else ""
+    extra["dynamic"] = f"\nDYNAMIC = {shapes.ranges!r}" if shapes.sizes else ""
     extra["imports"] = "".join(f"import {name}\n" for name in packages_of(module))
     made = _TEMPLATE.format(structure=text, inputs=repr(inputs), cases=repr(cases), **extra)
     path.write_text(made, encoding="utf-8")
@@ -266,15 +278,16 @@ def _node(kind: type) -> tuple[Any, Any] | None:
     return None if known or found is None else (found.flatten_fn, found.unflatten_fn)
 
 
-def _arguments(module: nn.Module, example: ExampleCall, trees: Trees) -> Any:
+def _arguments(module: nn.Module, example: ExampleCall, trees: Trees, shapes: OpenShapes) -> Any:
     """The arguments of the captured forward, described: by name where some are given so."""
+    described = partial(_described, shapes=shapes)
     if trees.given:
         flat = trees.flat(example.args, example.kwargs)
         assert flat is not None
-        return [_described(value, f"example input {i}") for i, value in enumerate(flat.leaves)]
+        return [described(value, f"example input {i}") for i, value in enumerate(flat.leaves)]
     if not example.kwargs:
-        return [_described(value, f"example input {i}") for i, value in enumerate(example.args)]
-    return {name: _described(value, name) for name, value in example.named(module).items()}
+        return [described(value, f"example input {i}") for i, value in enumerate(example.args)]
+    return {name: described(value, name) for name, value in example.named(module).items()}
 
 
 def _written(examples: Sequence[ExampleCall], trees: Trees) -> dict[str, Any]:
@@ -323,21 +336,23 @@ def _look(described: Any) -> Any:
     return described[:3] if isinstance(described, tuple) else (described,)
 
 
-def _described(value: Any, name: str) -> Any:
+def _described(value: Any, name: str, shapes: OpenShapes) -> Any:
     if value is None or isinstance(value, int | float | bool | str):
         return value
     if isinstance(value, dict):
-        return {key: _described(item, f"{name}[{key!r}]") for key, item in value.items()}
+        return {key: _described(item, f"{name}[{key!r}]", shapes) for key, item in value.items()}
     if type(value) in (list, tuple):
-        items = [_described(item, f"{name}[{i}]") for i, item in enumerate(value)]
+        items = [_described(item, f"{name}[{i}]", shapes) for i, item in enumerate(value)]
         return items if type(value) is list else ("tuple", *items)
     if not isinstance(value, torch.Tensor):
         raise UserError(f"{name}: a {type(value).__name__}; give tensors, numbers, strings or None")
     if value.is_meta:
         raise UserError(f"{name}: lies on the meta device and has no values; give an example with some")
+    shape = shapes.shape(value)
+    stride = value.stride() if shape == value.shape else None  # of open sizes: as it comes
     if (first := _first_of_places(value)) is not None:
-        return ("places", tuple(value.shape), value.stride(), _dtype_name(value), first)
-    return (tuple(value.shape), value.stride(), _dtype_name(value), *_moments(value.detach().double()).values())
+        return ("places", shape, stride, _dtype_name(value), first)
+    return (shape, stride, _dtype_name(value), *_moments(value.detach().double()).values())
 
 
 def _moments(numbers: torch.Tensor) -> Mapping[str, float]:

@@ -306,8 +306,10 @@ def winners(
 @app.command()
 def patterns(
     action: Annotated[
-        Literal["list", "show", "search", "check", "export", "import", "page"],
-        typer.Argument(help="check: judge anew what is not trusted; page: docs/patterns.md, of the table of rules."),
+        Literal["list", "show", "search", "check", "remove", "export", "import", "page"],
+        typer.Argument(
+            help="check: judge anew what is not trusted; remove: drop it; page: docs/patterns.md, of the rules."
+        ),
     ],
     words: Annotated[list[str] | None, typer.Argument(metavar="NAME|WORDS|FILE", help="Of what, or where.")] = None,
     as_json: options.JsonOption = False,

@@ -12,7 +12,7 @@ from ..facts.errors import UserError
 from ..report import Axis, Curve, compared, comparison_object, comparison_svg, comparison_tables, curve
 from ..run.campaign import Campaign, run_campaign
 from ..run.optimize import require_parts
-from ..search.strategies import ASKING, MAY_ASK, STRATEGIES
+from ..search.strategies import ASKING, MAY_ASK, PARTS, STRATEGIES
 from .benches import BenchRequest, task_line
 from .clusters import HERE, ClusterChoice, dispatching
 from .printing import Shown
@@ -44,9 +44,12 @@ class Entrant:
         return "-".join((self.strategy, *self.without))
 
     def flags(self, asked: BenchRequest) -> tuple[str, ...]:
-        """As `optimize` takes them; who asks no model is told of none."""
+        """As `optimize` takes them; who asks no model is told of none. None gets kernels of earlier runs: what one
+        strategy wrote would be the start of the next."""
+        table = ("table",) if "table" in PARTS.get(self.strategy, ()) and "table" not in self.without else ()
+        without = (*self.without, *table)
         asking = self.strategy in ASKING or (self.strategy in MAY_ASK and asked.model is not None)
-        return replace(asked, strategy=self.strategy, without=self.without, model=asked.model if asking else None).flags
+        return replace(asked, strategy=self.strategy, without=without, model=asked.model if asking else None).flags
 
 
 def entrants(text: str) -> tuple[Entrant, ...]:

@@ -21,7 +21,7 @@ from . import realisations
 from .printing import Shown
 from .winners import winner_object, winners_table
 
-Action = Literal["list", "show", "search", "check", "export", "import", "page"]
+Action = Literal["list", "show", "search", "check", "remove", "export", "import", "page"]
 
 
 def known(action: Action, text: str, *, cache: Path, say: Callable[[str], None]) -> Shown:
@@ -32,6 +32,9 @@ def known(action: Action, text: str, *, cache: Path, say: Callable[[str], None])
     if action == "check":
         checked = realisations.checked(cache, text, seed=0, say=say)
         return Shown(object=checked, drawn=tuple(map(_fate, checked)) or ("nothing to check: all is trusted",))
+    if action == "remove":
+        removed = realisations.removed(cache, text)
+        return Shown(object=removed, drawn=tuple(f"removed: {r['title']} ({r['target']}, {r['key']})" for r in removed))
     if action in ("export", "import"):
         counts = (realisations.exported if action == "export" else realisations.imported)(cache, Path(text))
         return Shown(object=counts, drawn=(", ".join(f"{n} {what}" for what, n in counts.items()),))

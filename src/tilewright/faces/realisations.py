@@ -62,6 +62,16 @@ def checked(cache: Path, key: str, *, seed: int, say: Callable[[str], None]) -> 
     return results
 
 
+def removed(cache: Path, key: str) -> list[dict[str, Any]]:
+    """Drop what is kept under this key, for every target; what was dropped. UserError where the key names nothing."""
+    found = [e for e in table.entries(cache / table.FOLDER) if e.key == key]
+    if not found:
+        raise UserError(f"{key}: no realisation has this key; `tilewright patterns list` shows them")
+    for entry in found:
+        table.forget(cache / table.FOLDER, entry)
+    return [realised_object(e, doubt=_doubt(e)) for e in found]
+
+
 def exported(cache: Path, to: Path) -> dict[str, int]:
     return {"exported": table.export(table.entries(cache / table.FOLDER), to)}
 

@@ -91,8 +91,8 @@ def serve(
     try:
         from .serving.keys import KeyLimits
         from .serving.pool import PoolTerms
-        from .serving.serve import ServeTerms
-        from .serving.serve import serve as run
+        from .serving.server import ServeTerms
+        from .serving.server import serve as run
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn", "pydantic"):
             raise

@@ -16,8 +16,8 @@ from ..edges.gpu.lease import seen_here
 from ..edges.sandbox.offspring import ending, offspring
 from ..facts.errors import HarnessError, UserError
 from ..facts.problem import Target
+from ..run.cluster.campaign_worker import CampaignWorker
 from ..run.cluster.seat import Seat, here
-from ..run.cluster.serve import CampaignWorker
 from ..run.worker import Visit, Worker
 from . import config
 from .clusters import visible_gpus

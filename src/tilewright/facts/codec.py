@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from .older import Product, broadcast, contracted
+from .older import Product, broadcast, contracted, was_guess
 
 T = TypeVar("T")
 
@@ -18,6 +19,7 @@ _MODULES = (
     "..ir.program", "..ir.access", ".space", ".candidate", ".profile", ".outcome", ".tensor", ".problem", ".machine",
     ".pattern", ".discovery", ".dialogue", ".move", "..ir.graph", ".segment", ".realised", ".run", ".audit", ".winner",
     ".demand", ".order", ".document", ".rule", ".verdict", ".gradients", ".ticket", ".lesson",
+    "..ir.recurrence",
 )  # fmt: skip
 
 
@@ -57,17 +59,24 @@ def to_plain(value: Any) -> Any:
     raise TypeError(f"not a fact: {type(value).__name__}")
 
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
 def from_plain(tree: Any) -> Any:
     """The inverse of `to_plain`, and of what journals of format 4 hold; raises KeyError on an unknown tag and TypeError
     on fields that do not fit."""
     if isinstance(tree, list):
         if len(tree) == 2 and isinstance(tree[0], str) and tree[0] in _OLD_KNOBS:
             return (_OLD_KNOBS[tree[0]], from_plain(tree[1]))
-        values = tuple(from_plain(v) for v in tree)
-        return tuple(sorted(values)) if any(isinstance(v, list) and v[:1] == ["residence"] for v in tree) else values
+        values = tuple([v if v.__class__ in _SCALARS else from_plain(v) for v in tree])
+        knobs = bool(tree) and isinstance(tree[0], list)
+        older = knobs and any(isinstance(v, list) and v[:1] == ["residence"] for v in tree)
+        return tuple(sorted(values)) if older else values
     if isinstance(tree, dict):
         tag: str = tree["$"]
-        fields: dict[Any, Any] = {_OLD_FIELDS.get(k, k): from_plain(v) for k, v in tree.items() if k != "$"}
+        fields: dict[Any, Any] = {
+            _OLD_FIELDS.get(k, k): v if v.__class__ in _SCALARS else from_plain(v) for k, v in tree.items() if k != "$"
+        }
         if tag == "Knob":
             fields["name"] = _OLD_KNOBS.get(str(fields["name"]), fields["name"])
         if tag == "Operand" and "each" in fields:
@@ -76,6 +85,8 @@ def from_plain(tree: Any) -> Any:
             return Product(**fields)
         if tag == "Program" and any(isinstance(item, Product) for item in fields.get("body", ())):
             fields["body"] = contracted(fields["body"], fields["operands"], fields["domain"])
+        if tag == "Pattern" and "guess" not in tree["space"]:
+            fields["space"] = replace(fields["space"], guess=was_guess(fields["kind"], fields["program"]))
         return _classes()[_OLD_CLASSES.get(tag, tag)](**fields)
     return tree
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ..ir.graph import Graph
-from ..ir.program import attention_in
+from ..ir.program import attention_in, recurrence_in
 from .machine import Machine
 from .pattern import Pattern
 from .problem import Target, Work
@@ -130,12 +130,15 @@ def floor_of(pattern: Pattern, machine: Machine) -> float:
     """The time that all matches of a pattern can't beat together: what each reads and writes, and its product's
     flops."""
     program = pattern.program
-    item, whole = program.product, attention_in(program)
+    item, whole, layers = program.product, attention_in(program), recurrence_in(program)
     flops = 2 * len(program.products) * prod((*program.domain, *item.over)) if item is not None else 0
     if whole is not None:
         flops = 2 * prod(program.domain[:-1]) * whole.keys * (whole.depth + program.domain[-1])
+    if layers is not None:
+        flops = layers.flops(*program.operands[0].shape)
+    alone = whole or layers
     work = Work(
         bytes_read=program.traffic_bytes, bytes_written=0, matmul_flops=flops, conv_flops=0,
-        dtype=whole.dtype if whole else "f32" if item is None else "f16" if item.allow_tf32 else item.dtype,
+        dtype=alone.dtype if alone else "f32" if item is None else "f16" if item.allow_tf32 else item.dtype,
     )  # fmt: skip
     return machine.floor_ns(work) * max(1, len(pattern.matches))

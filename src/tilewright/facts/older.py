@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from ..ir.access import ALL_DIAGONALS, Diagonals, Position, in_parts
 from ..ir.matrices import Matrices, product_of
-from ..ir.program import Operand, Prologue
+from ..ir.program import Operand, Program, Prologue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,12 @@ class Product:
     zeros: tuple[Diagonals, Diagonals] = (ALL_DIAGONALS, ALL_DIAGONALS)
     wanted: Diagonals = ALL_DIAGONALS
     each: tuple[int, int] = (1, 1)
+
+
+def was_guess(kind: str, program: Program) -> bool:
+    """Whether a library may well be faster than a pattern whose Space does not say it."""
+    products = kind == "product" and program.operands[0].dtype in ("f16", "bf16")
+    return products or kind in ("convolution", "attention")
 
 
 def broadcast(each: Sequence[int], shape: Sequence[int]) -> tuple[Position, ...]:

@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..ir.access import ALL_DIAGONALS, each_of
+from ..ir.graph import Graph
 from ..ir.matrices import matrices_of
-from ..ir.program import AttentionOp, Contraction, Load, Program, attention_in
+from ..ir.program import AttentionOp, Contraction, Load, Program, stands_alone
+from ..ir.recurrence import RecurrenceOp
 from .candidate import Candidate
 from .space import Point, Space
 
@@ -79,7 +81,7 @@ class Pattern:
     id: str
     title: str  # what was fused, readable: "scale -> mask -> softmax"
     # "pointwise", "row_reduce", "column_reduce", "row_column_reduce", "whole_reduce", "scan", "product", "convolution",
-    # "attention"
+    # "attention", "recurrence"
     kind: str
     nodes: tuple[str, ...]  # names of the graph nodes it replaces, over all matches
     program: Program
@@ -96,7 +98,7 @@ class Pattern:
         """The key under which winning points are remembered. Equal for programs that differ in names and numbers, and
         in how many rows they have where these are many: of the same nearest power of two, and as even."""
         program = self.program
-        if program.loads or program.product or attention_in(program):
+        if program.loads or program.product or stands_alone(program):
             return self.same
         kept = {d for d in range(len(program.domain)) if d not in program.reduced}
         return self._digest(lambda shape: tuple(_many(n) if d in kept else n for d, n in enumerate(shape)))
@@ -141,6 +143,8 @@ def _told(item: object, program: Program) -> object:
         at = [access.at for access in (item.query, item.key, item.value)]
         more = ("sink",) * bool(item.sink)
         return (item.op, item.keys, item.depth, at, scores, item.softmax, item.empty_is_zero, item.spares, *more)
+    if isinstance(item, RecurrenceOp):
+        return item.op, item.cell, item.layers, item.directions, item.hidden, item.bias
     if isinstance(item, Contraction):
         said = "product, rounded" if item.allow_tf32 else item.op
         of = matrices_of(program, item)
@@ -198,6 +202,17 @@ def without_inductor(recipe: Recipe) -> Recipe:
 def subproblem_of(pattern: Pattern) -> Subproblem:
     """The pattern, at its first match."""
     return Subproblem(name=pattern.id, title=pattern.title, region=pattern.matches[0].region)
+
+
+def alike(graph: Graph | None, pattern: Pattern) -> tuple[Region, ...]:
+    """The pattern's regions at which tensors of the same shapes enter and leave as at the first."""
+    shapes = {n.name: (n.shape, n.dtype, n.order) for n in graph.nodes} if graph is not None else {}
+    regions = [site.region for site in pattern.matches]
+
+    def looks(region: Region) -> list[tuple[object, ...]]:
+        return [shapes.get(name, ()) for name in (*region.inputs, *region.outputs)]
+
+    return tuple(r for r in regions if looks(r) == looks(regions[0]))
 
 
 def subproblems_written(recipe: Recipe) -> tuple[Subproblem, ...]:

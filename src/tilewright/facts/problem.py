@@ -19,12 +19,24 @@ _THERE = {*sys.stdlib_module_names, "torch"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OpenSize:
+    """A keyword argument of the cases, a size, that may have any value from `low` to `high`; `size`: the one it has in
+    the case, or the main one."""
+
+    name: str
+    size: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """`source` is the text of the problem file; `path` its place (its folder is readable to the reference cell alone).
 
     `cases` holds keyword arguments, JSON text each, for `get_inputs` and `get_init_inputs`; a KernelBench file has the
     one case `{}`. `data_files` names files beside the problem file that it reads. `environment`: variables, name and
-    value, that its cells see beside those of every cell."""
+    value, that its cells see beside those of every cell. `open`: the sizes throughout whose ranges one candidate is to
+    hold."""
 
     name: str
     path: str
@@ -34,6 +46,7 @@ class Problem:
     mode: Mode = "inference"
     precision: Precision = "reference"
     environment: tuple[tuple[str, str], ...] = ()
+    open: tuple[OpenSize, ...] = ()
 
     @property
     def imports(self) -> tuple[str, ...]:

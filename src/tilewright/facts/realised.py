@@ -18,7 +18,7 @@ class Realised:
     """`key` is a subproblem's (equal for equal computations on tensors of the same shapes, strides and dtypes) or a
     whole problem's digest; `problem` is how it is judged anew, its path "". `ratio`: eager's time over ours there,
     `time_ns` ours; `error`: the share of the allowance that its worst comparison used. `judged`: here, not only where
-    it comes from. `candidate`: the id of the files that were judged."""
+    it comes from, nor only as the whole of a module. `candidate`: the id of the files that were judged."""
 
     key: str
     title: str
@@ -36,6 +36,7 @@ class Realised:
     found_at: str  # UTC, ISO 8601
     judged: bool = True
     candidate: str = ""
+    shape_class: str = ""  # of a subproblem: equal for such with nearly as many rows; "": not known, or it has none
 
     @property
     def by(self) -> Literal["skeleton", "library", "model"]:
@@ -60,7 +61,7 @@ class Known:
 def doubt(realised: Realised, machine: Machine, *, tilewright: str) -> str:
     """Why an entry is not to be trusted on this machine as it is now; "" where it is."""
     if not realised.judged:
-        return "imported, and not judged here yet"
+        return "not judged by itself here yet"
     if realised.device != machine.device:
         return f"judged on {realised.device}"
     then, now = realised.toolchain, toolchain(machine, tilewright=tilewright)

@@ -13,7 +13,7 @@ from .document import Document
 from .machine import Machine
 from .outcome import Station
 from .pattern import Pattern, Recipe
-from .problem import Problem, TensorSpec, Work
+from .problem import OpenSize, Problem, TensorSpec, Work
 from .realised import Known
 from .segment import Segment
 from .space import Point
@@ -25,7 +25,8 @@ GIVEN = "given"  # that of a run which judges one candidate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseFacts:
-    """What was learnt of one case by running the reference once."""
+    """What was learnt of one case by running the reference once. Cases of equal `fixed` arguments, which are JSON,
+    differ in their `open` sizes alone, and the module computes the same throughout the ranges of these."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -35,6 +36,8 @@ class CaseFacts:
     # The same with less work, by declared algebra (frontend.rewrite.algebra), or in another layout (fusion.layouts).
     rewritten: Graph | None = None
     algebra: tuple[str, ...] = ()  # what was done for that, in the author's operators
+    open: tuple[OpenSize, ...] = ()
+    fixed: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

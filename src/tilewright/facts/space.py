@@ -23,10 +23,12 @@ class Knob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """The knobs of one realisation and the points worth trying, the likeliest winner first (never empty)."""
+    """The knobs of one realisation and the points worth trying, the likeliest winner first (never empty). `guess`: a
+    library may well be faster at the first of them."""
 
     knobs: tuple[Knob, ...]
     points: tuple[Point, ...]
+    guess: bool = False
 
     def holds(self, point: Point) -> bool:
         """Whether the point sets every knob, and nothing else, to a legal value; it need not be among `points`."""

@@ -20,15 +20,17 @@ from tilewright.ir.program import DTYPE_BYTES
 
 from ..facts.gradients import NO_GRADIENTS, Gradients
 from .associative import NAMESPACE
+from .draws import draws
 from .einsums import chain_einsums
 from .exported import Exported, drops, exported, functional, has_own_backward, other_flag, quiet, told_apart
 from .last_state import ends, lowered
+from .lowering.depthwise import DEPTHWISE_LOWERINGS
 from .lowering.lower import Builder, Expr, NotLowered, dtype_name, memory_order
 from .lowering.lowerings import LOWERINGS
 from .lowering.views import FILL_LOWERINGS
 from .masks import without_masks
 from .prune import early, pruned
-from .writes import written
+from .rebound import alike, buffers_of
 
 _LARGEST_CONSTANT = 256  # elements that are written into the graph itself
 _BY_VALUE = "Python code takes a number out of a tensor, which is known only when it runs"
@@ -67,18 +69,19 @@ def _trace(
     asked = [tensors[i] for i in gradients.inputs]
     if gradients.outputs and has_own_backward(module, args, kwargs, asked):
         raise ValueError("an autograd.Function of the module's own: its backward can't be derived")
-    if name := written(module, args, kwargs):
-        raise ValueError(f"each call writes {name}, which fused kernels would not")
-    with warnings.catch_warnings(), quiet(), torch.set_grad_enabled(bool(gradients.outputs)):
-        warnings.simplefilter("ignore")
-        given = module, args, kwargs
-        program = exported(*given, training=bool(gradients.outputs))
-        graph = _graph_of(program, *given, asked, gradients)
-        minds = drops(program)
-        if not minds:
-            with other_flag(module):
-                minds = _minds_training(graph, program, *given, asked, gradients)
-        return replace(graph, training=module.training if minds else None)
+    with buffers_of(module, args, kwargs) as (other, paths):
+        if other:
+            raise ValueError(f"each call writes {other}, which fused kernels would not")
+        with warnings.catch_warnings(), quiet(), torch.set_grad_enabled(bool(gradients.outputs)):
+            warnings.simplefilter("ignore")
+            given = module, args, kwargs
+            program = exported(*given, training=bool(gradients.outputs))
+            graph = alike(_graph_of(program, *given, asked, gradients), paths)
+            minds = drops(program)
+            if not minds:
+                with other_flag(module):
+                    minds = _minds_training(graph, program, *given, asked, gradients)
+            return replace(graph, training=module.training if minds else None)
 
 
 def _graph_of(
@@ -93,7 +96,7 @@ def _graph_of(
     leaves = pytree.tree_leaves((args, kwargs))
     marked = [name for leaf, name in zip(leaves, traced.inputs, strict=True) if any(leaf is t for t in asked)]
     states = [name for name, path in traced.states.items() if path in gradients.parameters]
-    graph = _Walk(module, traced, without={"detach", "detach_"}).graph(args, kwargs)
+    graph = _Walk(module, traced, without={"detach", "detach_", *DEPTHWISE_LOWERINGS}).graph(args, kwargs)
     names = {n.name for n in graph.nodes}
     return replace(graph, wanted=tuple(n for n in (*marked, *states) if n in names))
 
@@ -314,7 +317,7 @@ class _Walk:
             name=node.name, target=_target(node.target), args=tuple(self._template(a) for a in node.args),
             kwargs=tuple((k, self._template(v)) for k, v in node.kwargs.items()),
             results=tuple("" if r is None else r.node.name for r in results), single=single,
-            view=any(r.alias_info is not None for r in schema.returns), ordered=_draws(node) or schema.is_mutable,
+            view=any(r.alias_info is not None for r in schema.returns), ordered=draws(node) or schema.is_mutable,
         ))  # fmt: skip
         self.values[node] = results[0] if single else tuple(results)
         if instead := self.builder.instead:
@@ -398,15 +401,6 @@ def _target(operator: torch._ops.OpOverload) -> str:
     """`aten.add.Tensor`: where the operator lies under torch.ops."""
     name = str(operator)
     return name if name.startswith(f"{operator.namespace}.") else f"{operator.namespace}.{name}"
-
-
-def _draws(node: fx.Node) -> bool:
-    """Whether an operator draws random numbers: attention without dropout is marked so, too, and draws none."""
-    assert isinstance(node.target, torch._ops.OpOverload)
-    if torch.Tag.nondeterministic_seeded not in node.target.tags:
-        return False
-    dropout = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
-    return node.target is not torch.ops.aten.scaled_dot_product_attention.default or bool(dropout != 0.0)
 
 
 def _of_one_device(tensors: Iterable[Any]) -> bool:

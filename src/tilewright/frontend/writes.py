@@ -24,8 +24,11 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses import FakeTensorMode
 from torch.func import functional_call
+
+from .recurrent import told_by_shape
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
@@ -43,7 +46,7 @@ def written(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     state = {f"module.{k}": v for k, v in (*module.named_parameters(), *module.named_buffers())}
     watched = _Watched(module)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), told_by_shape(), enable_python_dispatcher():
             fakes, given, named = pytree.tree_map_only(Tensor, mode.from_tensor, (state, args, kwargs))
             with mode:
                 functional_call(watched, fakes, given, named, strict=False)

@@ -12,15 +12,17 @@ from tilewright.facts.segment import Segment
 from tilewright.facts.space import Space
 from tilewright.ir.graph import VIEWS, Call, Graph, Node
 from tilewright.ir.matrices import matrices_of
-from tilewright.ir.program import SCANS, Program, attention_in
+from tilewright.ir.program import SCANS, Program, attention_in, recurrence_in
 
 from .attention import attentions
-from .convolutions import convolutions
+from .convolutions import convolutions, made_convolutions
 from .grow import grown
-from .products import products, unmade
+from .products import made_alone, products
 from .program import write
+from .recurrence import recurrences
 from .region import Flow
 from .sums import recomputed, with_sums
+from .weight_gradients import weight_gradients
 
 __all__ = ["explained", "match", "match_all", "match_segments", "unmade_products"]
 
@@ -91,8 +93,10 @@ def match_segments(
 def unmade_products(
     graph: Graph, *, unsupported: Callable[[Program], str | None], allow_tf32: bool = False
 ) -> frozenset[str]:  # fmt: skip
-    """The results of products of matrices that stay torch's. `loose` as for `match`."""
-    return unmade(Flow(graph), unsupported, allow_tf32=allow_tf32)
+    """The results of products of matrices, and of convolutions, that stay torch's. `allow_tf32` as for `match`."""
+    flow = Flow(graph)
+    found = (made_alone(flow, unsupported, allow_tf32=allow_tf32), made_convolutions(flow, unsupported))
+    return frozenset(name for ways in found for name in ways if not any(way.get(name) for way in found))
 
 
 def match_all(
@@ -201,9 +205,11 @@ def _found(
     made = {name for _, site in multiplied.found for name in site.nodes}
     convolved, unconvolved = convolutions(flow, free, unsupported, made)
     left.update(unconvolved)
+    of_weights, unmade = weight_gradients(flow, unsupported)
     attended, unattended = attentions(flow, unsupported)
-    left = {**unattended, **left}
-    takers = (*multiplied.found, *convolved, *attended)
+    layered, unlayered = recurrences(flow, unsupported)
+    left = {**unattended, **unlayered, **left, **unmade}
+    takers = (*multiplied.found, *convolved, *of_weights, *attended, *layered)
     matches += [(program, site, title(flow, site)) for program, site in takers]
     reasons = _left(flow, [site for _, site, _ in matches], left)
     lines = tuple(f"{flow.calls[name].target}: {reason}" for name, reason in reasons.items())
@@ -254,6 +260,8 @@ def kind(program: Program) -> str:
     """Which skeleton's work this is; see facts.pattern.Pattern.kind."""
     if attention_in(program):
         return "attention"
+    if recurrence_in(program):
+        return "recurrence"
     if program.product:
         return "product" if matrices_of(program, program.product) else "convolution"
     if not program.reduced:

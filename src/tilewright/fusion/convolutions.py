@@ -1,6 +1,6 @@
 """Convolutions with what is computed of them on the way out: one takes the region that alone reads it for its
 epilogue, where that lies over the output as it is: pointwise, or reducing all channels of each pixel, all pixels of
-each sample, or windows without overlap (see `pooled`).
+each sample, or windows without overlap (see `pooled`), or a norm over pixels (see `normed`).
 
 The domain is (N, Co, *o), of groups (N, G, Co, *o), where the result lies row-major; of one that lies channels-last
 (N, *o, Co) and (N, *o, G, Co). Contracted are a group's channels and the taps. A transposed convolution goes through
@@ -20,6 +20,7 @@ from tilewright.ir.graph import Node, channels_last
 from tilewright.ir.program import RANKED, Contraction, Operand, Output, Program, Scan, Statement
 
 from .coarse import refined
+from .normed import Twice, cuts_channels, in_groups, is_norm, split_of, twice, ungrouped
 from .pooled import joined, pooled
 from .region import Flow
 
@@ -74,8 +75,13 @@ def convolutions(
         whole = convolution(flow, node) if node.name in flow.live and node.name not in multiplied else None
         if whole is None:
             continue
-        alone = by_itself(whole) if whole.channels_last or not node.order else None
+        alone = _alone(whole)
         region = _reader(flow, node.name, free) if alone is not None else None
+        both = _twice(flow, whole, region, free) if region is not None else None
+        if both is not None and alone is not None and not any(unsupported(f[0]) for f in (both.statistics, both.rest)):
+            found += [f for f in (both.statistics, both.rest, alone) if unsupported(f[0]) is None]
+            free = [r for r in free if not any(r is own for own in both.taken)]
+            continue
         fused = _fused(whole, region) if region is not None else None
         made = next((f for f in (fused, alone) if f is not None and unsupported(f[0]) is None), None)
         if made is not None:
@@ -86,6 +92,17 @@ def convolutions(
         else:
             left[node.name] = "its result lies in another order" if alone is None else str(unsupported(alone[0]))
     return found[::-1], left
+
+
+def made_convolutions(flow: Flow, unsupported: Unsupported) -> dict[str, bool]:
+    """By the results of convolutions, whether a kernel makes them by themselves."""
+    found = [whole for node in flow.graph.nodes if (whole := convolution(flow, node)) is not None]
+    return {w.node.name: _alone(w) is not None and unsupported(by_itself(w)[0]) is None for w in found}
+
+
+def _alone(whole: Convolved) -> Found | None:
+    """The convolution with its bias, where its result lies in an order that kernels write."""
+    return by_itself(whole) if whole.channels_last or not whole.node.order else None
 
 
 def lies_channels_last(node: Node) -> bool:
@@ -207,6 +224,13 @@ def _fused(whole: Convolved, region: Found) -> Found | None:
     return next((found for found in made if found is not None), None)
 
 
+def _twice(flow: Flow, whole: Convolved, region: Found, others: Sequence[Found]) -> Twice | None:
+    """The norm that this region is, by two convolutions."""
+    if whole.channels_last or whole.groups > 1 or not is_norm(region):
+        return None
+    return twice(flow, whole, region, others, lambda found: _fused(whole, found), pooled)
+
+
 def _over(region: Found, domain: tuple[int, ...]) -> Found:
     """The region with the dimensions of a domain, where that can be: a region has none of size 1."""
     program, site = refined(region, tuple(size for size in domain if size > 1))
@@ -235,27 +259,45 @@ def _with_epilogue(whole: Convolved, region: Found) -> Found | None:
         return pooled(by_itself(whole), region) if whole.groups == 1 and not whole.channels_last else None
     if any(isinstance(i, Scan) or i.op in ("index", "inside", *RANKED) for i in region[0].body):
         return None
-    program, site = _over(region, whole.domain)
+    split = None if whole.channels_last or whole.groups > 1 else split_of(region[0], whole.domain)
+    domain = whole.domain if split is None else (whole.domain[0], *split, *whole.domain[2:])
+    program, site = _over(region, domain)
     mine = [i for i, bind in enumerate(site.operands) if bind.node == whole.node.name]
-    if program.domain != whole.domain or len(mine) != 1 or not _is_written(whole, program):
+    if program.domain != domain or len(mine) != 1:
         return None
     own, bind = program.operands[mine[0]], site.operands[mine[0]]
-    wide = [d for d in whole.lies if whole.domain[d] > 1]
-    read = Bind(node=bind.node, split=tuple(whole.domain[d] for d in wide), order=tuple(map(wide.index, sorted(wide))))
-    if own.shape != whole.domain or bind != read:
+    lies = whole.lies if split is None else tuple(range(len(domain)))
+    wide = [d for d in lies if domain[d] > 1]
+    read = Bind(node=bind.node, split=tuple(domain[d] for d in wide), order=tuple(map(wide.index, sorted(wide))))
+    if own.shape != domain or bind != read:
         return None
-    return joined(by_itself(whole), (program, site), own.name)
+    alone = by_itself(whole)
+    if split is not None and cuts_channels(program):
+        alone = in_groups(alone, split)
+    elif split is not None:
+        coarse = ungrouped((program, site), split, whole.node)
+        if coarse is None:
+            return None
+        program, site = coarse
+    return joined(alone, (program, site), own.name) if _is_written(whole, program) else None
 
 
 def _is_written(whole: Convolved, program: Program) -> bool:
     """Whether what leaves are elements; or, of the channels of each pixel, or all of its places, one value."""
     if any(o.parts for o in program.outputs):
         return False
-    wide = {d for d, size in enumerate(whole.domain) if size > 1}
-    reduced = tuple(1 if d in program.reduced else size for d, size in enumerate(whole.domain))
+    domain = program.domain
+    wide = {d for d, size in enumerate(domain) if size > 1}
+    reduced = tuple(1 if d in program.reduced else size for d, size in enumerate(domain))
     shapes = {o.shape for o in program.outputs}
+    if any(i.op == "moments" for i in program.body) and not whole.channels_last and whole.groups == 1:
+        places = {*range(len(domain) - len(whole.out), len(domain))} & wide
+        between = {2} & wide if len(domain) > len(whole.domain) else set[int]()
+        ways = [places | between, *([places | (wide & {0})] if not between else [])]
+        if {*program.reduced} in ways:
+            return shapes <= {domain, reduced}
     if whole.groups == 1 and program.reduced and {*program.reduced} == {*whole.own[1:]}:
         return len(program.outputs) == 1 and shapes <= {whole.domain, reduced}
     if program.reduced and {*program.reduced} == wide & {*whole.places}:
         return shapes == {reduced}
-    return not program.reduced and shapes == {whole.domain}
+    return not program.reduced and shapes == {domain}

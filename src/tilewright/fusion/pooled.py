@@ -38,17 +38,17 @@ def joined(first: Found, region: Found, name: str) -> Found:
     made = Program(
         domain=whole.domain, reduced=program.reduced, operands=tuple(operands), body=tuple(body), outputs=outputs
     )  # fmt: skip
-    (node,) = place.nodes
-    nodes = (node, *site.nodes)
-    return made, Match(nodes=nodes, operands=tuple(binds), outputs=site.outputs, spared=(node,))
+    nodes = (*place.nodes, *site.nodes)
+    return made, Match(nodes=nodes, operands=tuple(binds), outputs=site.outputs, spared=place.nodes[:1])
 
 
 def pooled(first: Found, region: Found) -> Found | None:
-    """The convolution with the region that reads windows of it, row-major and without groups; None where that is no
-    pool of windows which lie side by side from the first place on."""
+    """The convolution, perhaps with an epilogue, and the region that reads windows of what it gives, row-major and
+    without groups; None where that is no pool of windows which lie side by side from the first place on, or where the
+    epilogue reads operands that vary from pixel to pixel."""
     (whole, place), (program, site) = first, region
     window = _window(whole, region)
-    if window is None:
+    if window is None or any(n > 1 for o in whole.operands if not o.indexed for n in o.shape[2:]):
         return None
     kept, inner, sizes = window
     if not _is_pool(program, inner):
@@ -75,7 +75,11 @@ def pooled(first: Found, region: Found) -> Found | None:
     own = tuple(
         windowed(i, len(whole.domain), sizes) if isinstance(i, Contraction) else i for i in whole.body
     )  # fmt: skip
-    read = tuple(o if o.indexed else replace(o, shape=(*o.shape, *ones)) for o in whole.operands)
+    single = (Position(),) * spatial
+    read = tuple(
+        o if o.indexed else replace(o, shape=(*o.shape, *ones), at=(*o.at, *single) if o.at else ())
+        for o in whole.operands
+    )
     wide = replace(
         whole, domain=domain, operands=read, body=own, outputs=tuple(replace(o, shape=domain) for o in whole.outputs)
     )  # fmt: skip

@@ -23,7 +23,7 @@ def windowed(item: Contraction, rank: int, window: tuple[int, ...]) -> Contracti
             return ((d + len(window), step),)
         return ((d, step),) if d < _CHANNELS else ((d, step * window[d - _CHANNELS]), (d + len(window), step))
 
-    return _moved(item, steps)
+    return moved(item, steps)
 
 
 def unwindowed(program: Program) -> tuple[Program, tuple[int, ...]] | None:
@@ -40,7 +40,7 @@ def unwindowed(program: Program) -> tuple[Program, tuple[int, ...]] | None:
             return ()
         return ((d if d < _CHANNELS else d - spatial, step),)
 
-    plain = _moved(item, steps)
+    plain = moved(item, steps)
     if windowed(plain, rank, window) != item:
         return None
     places = tuple(n * w for n, w in zip(program.domain[_CHANNELS:rank], window, strict=True))
@@ -48,7 +48,7 @@ def unwindowed(program: Program) -> tuple[Program, tuple[int, ...]] | None:
     return whole, window
 
 
-def _moved(item: Contraction, steps: Callable[[int, int], tuple[tuple[int, int], ...]]) -> Contraction:
+def moved(item: Contraction, steps: Callable[[int, int], tuple[tuple[int, int], ...]]) -> Contraction:
     """With each step of its accesses as these are."""
 
     def place(p: Place) -> Place:

@@ -18,6 +18,7 @@ from math import prod
 from types import MappingProxyType
 
 from .access import Access, Bounds, Position, Quotient
+from .recurrence import RecurrenceOp
 
 Literal = float | int | bool
 
@@ -283,13 +284,18 @@ class Program:
     A body with a Scan has that one alone and no Reduction; `reduced` is the Scan's dimension. One with a Contraction
     has Statements beside it, its epilogue, and Reductions of its rows, or of groups of columns: `reduced` is the last;
     of a convolution they are of its channels, of its places, or of windows of these (see `pooled`).
-    A dual GEMM is two Contractions of one left access, with Statements alone. An Attention stands alone."""
+    A dual GEMM is two Contractions of one left access, with Statements alone. Attention stands alone; so do
+    recurrent layers, of whose outputs only the sequence aligns with the domain.
+
+    `open`: dimensions of the domain whose size may change from call to call, without a new kernel; the domain and the
+    shapes then hold one size of many."""
 
     domain: tuple[int, ...]
     reduced: tuple[int, ...] = ()
     operands: tuple[Operand, ...]
-    body: tuple[Statement | Load | Reduction | Scan | Contraction | AttentionOp, ...]
+    body: tuple[Statement | Load | Reduction | Scan | Contraction | AttentionOp | RecurrenceOp, ...]
     outputs: tuple[Output, ...]
+    open: tuple[int, ...] = ()
 
     @property
     def scan(self) -> Scan | None:
@@ -336,7 +342,7 @@ class Program:
 
     def _asked(self, operand: Operand) -> int:
         """Elements of an operand that are read; where Loads read them, with repetitions."""
-        if not operand.indexed or any(isinstance(i, Contraction | AttentionOp) for i in self.body):
+        if not operand.indexed or any(isinstance(i, _WHOLE) for i in self.body):
             return prod(operand.shape)
         return sum(prod(self.aligned(load.result)) for load in self.loads if load.source == operand.name)
 
@@ -357,6 +363,16 @@ def attention_in(program: Program) -> AttentionOp | None:
     return next((item for item in program.body if isinstance(item, AttentionOp)), None)
 
 
+def recurrence_in(program: Program) -> RecurrenceOp | None:
+    """The recurrent layers that a Program is, if it is such."""
+    return next((item for item in program.body if isinstance(item, RecurrenceOp)), None)
+
+
+def stands_alone(program: Program) -> bool:
+    """Whether the Program is an operation that nothing is fused into."""
+    return any(isinstance(item, AttentionOp | RecurrenceOp) for item in program.body)
+
+
 def _reach(program: Program) -> dict[str, frozenset[int]]:
     """The dimensions along which each value varies."""
     reach = {o.name: frozenset(d for d, size in enumerate(o.shape) if size > 1) for o in program.operands
@@ -367,8 +383,9 @@ def _reach(program: Program) -> dict[str, frozenset[int]]:
         elif isinstance(item, Scan):
             found = frozenset({item.dim}).union(*(reach[a] for a in item.args if isinstance(a, str)))
             reach.update(dict.fromkeys(item.results, found))
-        elif isinstance(item, Contraction | AttentionOp):
-            reach[item.result] = frozenset(d for d, size in enumerate(program.domain) if size > 1)
+        elif isinstance(item, _WHOLE):
+            names = item.results if isinstance(item, RecurrenceOp) else (item.result,)
+            reach.update(dict.fromkeys(names, frozenset(d for d, size in enumerate(program.domain) if size > 1)))
         elif isinstance(item, Statement) and item.op == "index":
             reach[item.result] = frozenset({int(item.args[0])})
         else:
@@ -378,3 +395,4 @@ def _reach(program: Program) -> dict[str, frozenset[int]]:
 
 
 Plain = Statement | Load  # what is computed point by point
+_WHOLE = Contraction | AttentionOp | RecurrenceOp  # what reads whole operands

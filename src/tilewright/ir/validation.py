@@ -23,7 +23,9 @@ from .program import (
     Reduction,
     Scan,
     Statement,
+    recurrence_in,
 )
+from .recurrence import CELLS, RecurrenceOp
 
 
 def validate(program: Program) -> None:
@@ -45,7 +47,7 @@ def validate(program: Program) -> None:
     ranked = program.ranked
     values: tuple[Operand | Output, ...] = (
         *program.operands,
-        *(o for o in program.outputs if not o.parts and o.name not in ranked),
+        *(o for o in program.outputs if not o.parts and o.name not in ranked and recurrence_in(program) is None),
     )
     for value in values:
         if isinstance(value, Operand) and value.indexed:
@@ -83,6 +85,11 @@ def validate(program: Program) -> None:
             _validate_attention(item, indexed, program)
             define(item.result, item.dtype)
             continue
+        if isinstance(item, RecurrenceOp):
+            _validate_recurrence(item, indexed, program)
+            for name in item.results:
+                define(name, item.dtype)
+            continue
         if isinstance(item, Scan):
             _validate_scan(item, program)
             for name, dtype in zip(item.results, item.dtypes, strict=True):
@@ -108,7 +115,8 @@ def validate(program: Program) -> None:
 
 
 def _validate_broadcast(operand: Operand, program: Program) -> None:
-    if program.product is None or program.reduced or len(operand.shape) != len(program.domain):
+    item = program.product
+    if item is None or (program.reduced and len(item.over) == 1) or len(operand.shape) != len(program.domain):
         raise ValueError(f"{operand.name!r}: broadcast over parts of {program.domain}, which no contraction makes")
     _validate_access(Access(operand=operand.name, at=operand.at), operand, program.domain, {})
 
@@ -196,6 +204,29 @@ def _validate_attention(item: AttentionOp, indexed: Mapping[str, Operand], progr
         raise ValueError(f"{name!r}: {item.operands} are not the operands that its scores read")
     if item.sink and (item.sink != item.operands[-1] or scores.operands[-1].shape[-1] > 1 or not item.softmax):
         raise ValueError(f"{name!r}: {item.sink!r} is no sink of its scores")
+
+
+def _validate_recurrence(item: RecurrenceOp, indexed: Mapping[str, Operand], program: Program) -> None:
+    name = item.results[0]
+    if len(program.body) > 1 or program.reduced or item.cell not in CELLS or item.directions not in (1, 2):
+        raise ValueError(f"{name!r}: recurrent layers of {item.cell!r} in {item.directions} directions, standing alone")
+    sequence = indexed.get(item.sequence)
+    if sequence is None or len(sequence.shape) != 3:
+        raise ValueError(f"{name!r}: {item.sequence!r} is no sequence of vectors")
+    steps, batch, inputs = sequence.shape
+    if program.domain != (steps, batch, item.directions * item.hidden):
+        raise ValueError(f"{name!r}: {program.domain} is not what is made of {sequence.shape}")
+    state, count = (item.layers * item.directions, batch, item.hidden), CELLS[item.cell][1]
+    wanted: list[tuple[str, tuple[int, ...]]] = [(n, state) for n in item.states]
+    wanted += zip(item.weights, item.weight_shapes(inputs), strict=True)
+    for operand, shape in wanted:
+        if operand not in indexed or (indexed[operand].shape, indexed[operand].dtype) != (shape, item.dtype):
+            raise ValueError(f"{name!r}: {operand!r} is not {item.dtype} {shape}")
+    if len(item.states) != count or len(item.results) != count + 1 or sequence.dtype != item.dtype:
+        raise ValueError(f"{name!r}: {item.cell!r} has {count} states")
+    for output in program.outputs:
+        if output.name in item.results and output.shape != (program.domain if output.name == name else state):
+            raise ValueError(f"{output.name!r}: shape {output.shape}")
 
 
 def _validate_access(

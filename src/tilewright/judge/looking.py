@@ -4,7 +4,8 @@ there, and what the compiler made of it. Each in a fresh process, confined like 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -13,10 +14,10 @@ from torch import Tensor
 from ..facts.candidate import Candidate
 from ..facts.devices import device_of
 from ..facts.errors import TooBusy
-from ..facts.outcome import Checked, Failure, Interleaved, VariantTime
+from ..facts.outcome import Built, Checked, Failure, Interleaved, VariantTime
 from .build.build import build, failure
 from .check import draws
-from .check.check import Findings, RefusedByCheck, concluded
+from .check.check import Check, RefusedByCheck, concluded
 from .check.plan import secret, trials_for
 from .check.trials import run as run_trials
 from .client import CellFault
@@ -51,11 +52,30 @@ class CandidateLooks:
 
     def run_small(self, candidate: Candidate) -> Checked | Failure:
         """Whether it is right on the smallest case, at one draw of its own inputs."""
-        return right_where_smallest(self.opened, candidate)
+        opened, case = self.opened, self.opened.smallest
+        try:
+            with _on_smallest(opened, candidate, "running a candidate") as (built, check):
+                check.memory.admit(check.cell)
+                check.state.construct(case.seed)
+                trials = trials_for(case.described, case.number, rng=opened.rng)[:1]
+                if case.described.random:
+                    draws.run(check, trials, rng=opened.rng)
+                else:
+                    run_trials(check, trials)
+        except (_NotBuilt, RefusedByCheck) as found:
+            return found.failure
+        return concluded(built, check.findings, ())
 
     def returned(self, candidate: Candidate, at: str) -> str | Failure:
-        """What it gives on the smallest case, in words; see `in_words`."""
-        return returned(self.opened, candidate, at)
+        """What its call of the smallest case gives, in words: `at` names elements, "" its statistics."""
+        rng = self.opened.rng
+        try:
+            with _on_smallest(self.opened, candidate, "looking at a tensor") as (_, check):
+                seat(check, construct_seed=self.opened.smallest.seed, seed=secret(rng))
+                check.call(tag=0, slot=0, place=0, seed=secret(rng))
+                return in_words(check.memory.results(0), at)
+        except (_NotBuilt, RefusedByCheck) as found:
+            return found.failure
 
     def compiled(self, candidate: Candidate) -> CodeSeen | Failure:
         """What the compiler said of it, and its machine code."""
@@ -63,53 +83,29 @@ class CandidateLooks:
             return compiled(self.opened, candidate)
 
 
-def right_where_smallest(opened: OpenProblem, candidate: Candidate) -> Checked | Failure:
-    """The check of the smallest case with one draw of its own inputs."""
-    case, findings = opened.smallest, Findings()
+class _NotBuilt(Exception):
+    """A candidate can't be built, or its process came to an end."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.summary)
+        self.failure = failure
+
+
+@contextmanager
+def _on_smallest(opened: OpenProblem, candidate: Candidate, what: str) -> Iterator[tuple[Built, Check]]:
+    """A candidate in a process of its own, and the check of its smallest case. Raises _NotBuilt for its fault."""
     with opened.candidate_cell() as cell:
         built = build(candidate, cell, limit_s=opened.options.limits.build_s)
         if isinstance(built, Failure):
-            return built
+            raise _NotBuilt(built)
         try:
             with (
-                opened.harness_fault(cell), opened.turns.turn("running a candidate"),
-                opened.memories.memory(case, sizes=check_memory_sizes) as memory,
+                opened.harness_fault(cell), opened.turns.turn(what),
+                opened.memories.memory(opened.smallest, sizes=check_memory_sizes) as memory,
             ):  # fmt: skip
-                memory.admit(cell)
-                check = opened.check(memory, cell, case, findings)
-                check.state.construct(case.seed)
-                trials = trials_for(case.described, case.number, rng=opened.rng)[:1]
-                if case.described.random:
-                    draws.run(check, trials, rng=opened.rng)
-                else:
-                    run_trials(check, trials)
-        except RefusedByCheck as refused:
-            return refused.failure
+                yield built, opened.check(memory, cell, opened.smallest)
         except CellFault as fault:
-            return failure("check", fault)
-        return concluded(built, findings, ())
-
-
-def returned(opened: OpenProblem, candidate: Candidate, at: str) -> str | Failure:
-    """What the candidate's call of the smallest case gives, in words: `at` names elements, "" its statistics."""
-    case = opened.smallest
-    with opened.candidate_cell() as cell:
-        built = build(candidate, cell, limit_s=opened.options.limits.build_s)
-        if isinstance(built, Failure):
-            return built
-        try:
-            with (
-                opened.harness_fault(cell), opened.turns.turn("looking at a tensor"),
-                opened.memories.memory(case, sizes=check_memory_sizes) as memory,
-            ):  # fmt: skip
-                check = opened.check(memory, cell, case)
-                seat(check, construct_seed=case.seed, seed=secret(opened.rng))
-                check.call(tag=0, slot=0, place=0, seed=secret(opened.rng))
-                return in_words(memory.results(0), at)
-        except RefusedByCheck as refused:
-            return refused.failure
-        except CellFault as fault:
-            return failure("check", fault)
+            raise _NotBuilt(failure("check", fault)) from fault
 
 
 def in_words(outputs: Sequence[Tensor], at: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ..facts import codec
 from ..facts.errors import HarnessError, UserError
-from ..facts.problem import Problem, Target
+from ..facts.problem import OpenSize, Problem, Target
 from ..facts.run import CaseFacts
 from ..frontend.rewrite.algebra import Rewritten, rewritten
 from .candidate_process.load import is_out_of_memory, last_line
@@ -30,6 +30,8 @@ class Case:
     described: wire.Described
     seed: int
     less: Rewritten | None = None  # what algebra makes of its graph
+    open: tuple[OpenSize, ...] = ()
+    fixed: str = ""  # see CaseFacts
 
     @property
     def facts(self) -> CaseFacts:
@@ -39,6 +41,7 @@ class Case:
             inputs=described.inputs, outputs=tuple(o.spec for o in described.outputs), work=described.work,
             graph=codec.loads(described.graph) if described.graph else None, trace_failure=described.trace_failure,
             rewritten=self.less.graph if self.less else None, algebra=self.less.steps if self.less else (),
+            open=self.open, fixed=self.fixed,
         )  # fmt: skip
 
 
@@ -63,7 +66,7 @@ def describe(
         reference.ask(construct, wire.Constructed, limit_s=_DESCRIBE_LIMIT_S)
         training = problem.mode == "training"
         at_once = trace and (training or problem.target == "cpu")
-        request = wire.Describe(seed=seeds[1], trace=at_once, training=training)
+        request = wire.Describe(seed=seeds[1], trace=at_once, training=training, rows=not problem.open)
         found = reference.ask(request, wire.Described, limit_s=_DESCRIBE_LIMIT_S)
         found = _traced(found, reference) if trace and is_large(found) else found
         let_go()

@@ -24,6 +24,7 @@ from .client import Cell, CellFault, CellLimits
 from .memories import Case, CaseMemories, case_of, describe, too_large
 from .memory.case_memory import CaseMemory
 from .memory.sizes import is_large
+from .open_sizes import with_open_sizes
 from .patience import Patience
 from .remembered import DEFAULT, ComparedModes
 from .timing.measure import Effort
@@ -72,7 +73,7 @@ class OpenProblem:
         self.cells = Cells(problem, workdir=workdir, threads=threads, limits=options.limits, say=say, time=options.time)
         self.memories = CaseMemories(problem, cells=self.cells, limits=options.limits)
         self.cases: tuple[Case, ...] = ()
-        self.variants = Variants(problem, partial(self._case, trace=False))
+        self.variants = Variants(problem, partial(self._case, trace=False), self.rng)
         self.modes = ComparedModes(problem, machine, (), folder=None)
         self._informed: Cell | None = None  # the reference's cell that knows the cases
 
@@ -93,6 +94,7 @@ class OpenProblem:
         with users_fault(self.problem):
             self.patience.tell()
             self.cases = tuple(self._case(n, trace=trace) for n in range(len(self.problem.cases)))
+            self.cases = with_open_sizes(self, self.cases)
         self._informed = self.reference
         if rates is not None and not on_gpu:  # before others of our processes work in the background
             _measure(self, rates)

@@ -3,28 +3,36 @@ arguments that are recorded for it, anew each time."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 from ..facts.candidate import Candidate
-from ..facts.outcome import Captured, Failure, Inspected, Launches, Sanitized
-from ..facts.profile import Question
+from ..facts.machine import Machine
+from ..facts.outcome import Captured, Failure, Inspected, Launches, NamedTime, Sanitized
+from ..facts.problem import Target
+from ..facts.profile import KernelProfile, Measure, Question
+from ..ir.graph import Graph
+from ..ir.program import TRANSCENDENTAL
 from . import sanitize as sanitizing
 from .build.build import build, failure
 from .candidate_process.rerun import RECORDED
-from .capture import captured
-from .check.check import RefusedByCheck
-from .check.plan import secret
+from .check.check import Check, RefusedByCheck
+from .check.plan import OWN, Trial, secret
 from .client import Cell, CellFault
 from .discover import LookedInto, looked_into
-from .inspect import evaluations, of_the_cpu, seen, summed
 from .memories import Case
-from .memory.sizes import check_memory_sizes
+from .memory.case_memory import CaseMemory
+from .memory.sizes import check_memory_sizes, flush_bytes
 from .opened import OpenProblem
 from .prepare import fill, seat
+from .profile.changes import of_operators
 from .profile.limits import ProfiledCall
+from .profile.origins import origin
 from .profiles import ProfileLook, diagnosed, lack
+from .timing.statistics import ratio_interval, time_interval
 from .wire import messages as wire
 
 
@@ -141,3 +149,101 @@ def recorded_job(opened: OpenProblem, candidate: Candidate, case: Case, folder: 
         candidate=candidate, described=case.described, folder=folder, seed=case.seed,
         environment=opened.problem.environment,
     )  # fmt: skip
+
+
+# ---- A candidate as users may run it: recorded as a CUDA graph, filled anew, and replayed beside the module itself
+
+_ROUNDS = 9
+_BURST = 5  # replays of one side, before the other's turn
+
+
+def captured(check: Check, reference: Cell, *, machine: Machine, rng: random.Random) -> Captured:
+    """Of a candidate that sits in the case memory of its check with inputs in slot 0. Raises Refused where a replay on
+    other inputs is wrong, and CellFault("not_capturable") where the candidate's call can't be recorded. The
+    reference's cell is good for nothing else afterwards."""
+    memory = check.memory
+    limit_s = memory.limits.call_s
+    args, slot, own = memory.described.args, memory.sets.slot(0), memory.sets.inputs_at(0)
+    check.cell.do(wire.RecordGraph(args=args, inputs=slot), limit_s=limit_s)
+    _require_right(check, rng)
+    why = ""
+    try:
+        reference.do(wire.RecordGraph(args=args, inputs=own), limit_s=limit_s)
+    except CellFault as fault:  # its cell ends with this, whatever became of it
+        why = fault.summary
+    sides = {"ours": (check.cell, slot)} | ({} if why else {"eager": (reference, own)})
+    bursts: dict[str, list[tuple[float, ...]]] = {name: [] for name in sides}
+    for _ in range(_ROUNDS):
+        for name in rng.sample(sorted(sides), len(sides)):
+            cell, inputs = sides[name]
+            request = wire.ReplayGraph(inputs=inputs, times=_BURST, flush_bytes=flush_bytes(machine))
+            bursts[name].append(cell.ask(request, wire.GraphReplayed, limit_s=limit_s).ns)
+    ours, eager = bursts["ours"], bursts.get("eager")
+    if eager is None:
+        return Captured(ours_ns=time_interval(ours), eager_ns=None, ratio=None, why=why)
+    return Captured(ours_ns=time_interval(ours), eager_ns=time_interval(eager), ratio=ratio_interval(eager, ours))
+
+
+def _require_right(check: Check, rng: random.Random) -> None:
+    """Inputs that the recorded call never saw, a replay, and its result held against the truth; not where calls draw
+    random numbers or move the module's state."""
+    memory = check.memory
+    trial = Trial(case=check.case, family=OWN, seed=secret(rng), redraw=0, draws=secret(rng))
+    memory.sets.draw(0, family=OWN, seed=trial.seed)
+    if memory.described.random or memory.described.mutated_state:
+        memory.sets.place(0, 0)
+        return
+    usable = check.usable(trial, memory.truths.run(0, seed=trial.draws).exact)
+    memory.sets.place(0, 0)
+    request = wire.ReplayGraph(inputs=memory.sets.slot(0), times=1)
+    seen = check.cell.ask(request, wire.GraphReplayed, limit_s=memory.limits.call_s)
+    check.accept(wire.Called(outputs_tree=seen.outputs_tree, outputs=seen.outputs))
+    check.fetch(tag=0, place=0)
+    if usable:
+        check.compare(trial, 0, " of a replayed CUDA graph")
+
+
+# ---- What a call spends its time in, by torch's profiler: kernel by kernel, or on the CPU operator by operator
+
+_MOST = 30  # names told of
+_MOST_OPERATORS = 8  # of which evidence is given
+
+
+def seen(cell: Cell, memory: CaseMemory) -> wire.Profiled:
+    """One call on what lies in slot 0, of the module that `cell` holds, after one that warms up. Raises CellFault."""
+    request = wire.Profile(args=memory.described.args, inputs=memory.sets.slot(0), launches=True)
+    for _ in range(2):
+        found = cell.ask(request, wire.Profiled, limit_s=memory.limits.call_s)
+    return found
+
+
+def summed(spent: Sequence[wire.SpentClocks], *, target: Target, launches: Launches | None = None) -> Inspected:
+    """The entries added up by name, the longest first."""
+    found: dict[str, list[float]] = {}
+    for entry in spent:
+        found.setdefault(entry.name, []).append(entry.ns)
+    named = [NamedTime(name=name, origin=origin(name, target), times=len(ns), ns=sum(ns)) for name, ns in found.items()]
+    named.sort(key=lambda n: -n.ns)
+    total = sum(n.ns for n in named)
+    return Inspected(longest=tuple(named[:_MOST]), kinds=len(named), ns=total, launches=launches)
+
+
+def evaluations(graph: Graph | None) -> int:
+    """Of transcendental functions, in one call of a module; 0 where it could not be traced."""
+    return sum(prod(node.shape) for node in graph.nodes if node.op in TRANSCENDENTAL) if graph is not None else 0
+
+
+def operators(found: Inspected, call: ProfiledCall) -> tuple[KernelProfile, ...]:
+    """Torch's operators in the form in which kernels are told of."""
+    return tuple(
+        KernelProfile(
+            name=n.name, origin=n.origin, source="operators", times=n.times, ns=n.ns, limit="unknown",
+            evidence=(Measure(name="share of the call", value=100 * n.ns / call.ns, unit="%"),),
+        )
+        for n in found.longest[:_MOST_OPERATORS]
+    )  # fmt: skip
+
+
+def of_the_cpu(found: Inspected, call: ProfiledCall) -> Inspected:
+    """With what limits a call on the CPU."""
+    return replace(found, diagnosis=of_operators(operators(found, call), call))

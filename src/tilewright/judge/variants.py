@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 from ..facts.problem import Problem
@@ -14,9 +15,9 @@ from .wire import messages as wire
 class Variants:
     """`describe`: what is known of the case of a number, without its graph."""
 
-    def __init__(self, problem: Problem, describe: Callable[[int], Case]) -> None:
+    def __init__(self, problem: Problem, describe: Callable[[int], Case], rng: random.Random) -> None:
         self._problem = problem
-        self._describe = describe
+        self._describe, self._rng = describe, rng
         self._last_number = len(problem.cases) - 1
         self._found: tuple[Case, ...] | None = None
 
@@ -39,7 +40,8 @@ class Variants:
 
             kwargs = self._problem.cases[0]
             if self._problem.target != "cpu" or described.work.bytes_moved < hidden.HOPELESS_BYTES:
-                hidden.offer(kwargs, described, found, take=take)
+                offered = hidden.variants(kwargs, described, sizes=known[0].open, rng=self._rng)
+                hidden.offer(offered, found, take=take)
                 take(hidden.strided(kwargs, described))
             self._found = tuple(found)
         return self._found

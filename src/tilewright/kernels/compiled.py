@@ -49,10 +49,14 @@ class Compiled:
             raise ValueError(f"mode {mode!r}: the next step overwrites what a CUDA graph of a training step gave")
         self.mode = mode
 
-    def case(self, function: Function, states: Iterable[str], judged: Callable[..., bool] | None = None) -> Function:
-        """A method that is compiled as one graph for the shapes of its first call. Where `judged` says of its arguments
-        that their shapes are others, the method runs as it is. `states`: the paths of what it reads of its module."""
-        return self._by_mode(function, judged, states, fullgraph=True, dynamic=False)
+    def case(
+        self, function: Function, states: Iterable[str], judged: Callable[..., bool] | None = None, *,
+        dynamic: bool = False,
+    ) -> Function:  # fmt: skip
+        """A method that is compiled as one graph for the shapes of its first call, or for all where it is `dynamic`.
+        Where `judged` says of its arguments that their shapes are others, the method runs as it is. `states`: the paths
+        of what it reads of its module."""
+        return self._by_mode(function, judged, states, fullgraph=True, dynamic=dynamic)
 
     def whole(self, function: Function) -> Function:
         """The same of a module's own forward, as its user would compile it: graphs may break, shapes may change."""

@@ -33,6 +33,7 @@ class CaseCode:
     traced: str = ""  # where some may: the condition that there are as many as were traced
     once: tuple[str, ...] = ()  # the body of a function that gives `lasting`, the same at each call
     lasting: tuple[str, ...] = ()  # variables that `body` takes
+    is_open: bool = False  # it holds for many sizes
 
 
 def states(graph: Graph) -> tuple[str, ...]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.resources import files
 
@@ -12,11 +12,14 @@ from ..facts.device import Device
 from ..facts.pattern import CUDA_GRAPH, INDUCTOR, Choice, Pattern, Recipe, inductor_mode, without_inductor
 from ..facts.problem import Target
 from ..facts.run import CaseFacts, Matched, patterns_by_id
-from .case_code import case_code, states
-from .segment_code import SegmentCode, around, segment_code
-from .signature import signature
+from ..facts.segment import Segment
+from ..ir.graph import Call, Graph, Node, Ref, Struct, Template
+from .case_code import CaseCode, case_code, states
+from .case_units import SEGMENT
+from .open_cases import groups, merged, ranges
 from .table import Realisers, realisers
 from .templates import template
+from .torch_code import TORCH_DTYPES, literal
 from .written.code import placed, written_files
 
 
@@ -33,6 +36,7 @@ class _Case:
     traced: str  # the condition that there are as many rows as were traced; "": any call has as many
     tensors: tuple[str, ...]  # expressions of those in the arguments
     states: tuple[str, ...]  # entries of a dict: what it reads of the module
+    is_open: bool  # it holds for many sizes
     acts: bool  # it does more than compute: random numbers are drawn, or tensors written
     judged: str  # the arguments that it takes, for a reader
 
@@ -112,30 +116,57 @@ def _cases(
     call alone."""
     found_cases: list[_Case] = []
     used: set[str] = set()
-    for facts, found, codes in zip(cases, matched, made, strict=True):
-        if facts.graph is None:
-            continue
-        graph = around(facts.graph, [code.segment for code in codes])
-        patterns = () if facts.graph.wanted else [p for p in found.patterns if p.id in chosen]
-        there = placed(graph, written) if found.case == 0 else ()
-        code = case_code(graph, patterns, target=target, any_rows=make.any_rows, placed=there,
-            once=mode in ("", CUDA_GRAPH),
-        )  # fmt: skip
-        conditions = (*_TRAINING[facts.graph.training], *code.conditions)
-        if any((c.conditions, c.keywords) == (conditions, code.keywords) for c in found_cases):
-            continue
-        used.update(code.used)
-        body = code.body if code.used or mode else ()
-        if body and code.lasting:
-            body = (f"{', '.join(code.lasting)}, = _once_{len(found_cases)}()", *body)
-        found_cases.append(_Case(
-            index=len(found_cases), parameters=code.parameters, keywords=code.keywords, conditions=conditions,
-            body=body, once=(*code.once, f"return {', '.join(code.lasting)},") if body and code.lasting else (),
-            traced=code.traced, tensors=code.tensors, states=states(facts.graph),
-            acts=bool(facts.graph.updates) or any(call.ordered for call in facts.graph.calls),
-            judged=signature(facts.graph, code.parameters, free=code.free, target=target),
-        ))  # fmt: skip
+    for numbers in groups(cases):
+        codes = [
+            _code(cases[n], matched[n], made[n], chosen, () if len(numbers) > 1 else written, target, make, mode=mode)
+            for n in numbers
+        ]
+        one = _merged(codes, [cases[n] for n in numbers], [matched[n] for n in numbers], make)
+        for n, code in [(numbers[0], one)] if one else zip(numbers, codes, strict=True):
+            graph = cases[n].graph
+            assert graph is not None
+            conditions = (*_TRAINING[graph.training], *code.conditions)
+            if any((c.conditions, c.keywords) == (conditions, code.keywords) for c in found_cases):
+                continue
+            used.update(code.used)
+            body = code.body if code.used or mode else ()
+            if body and code.lasting:
+                body = (f"{', '.join(code.lasting)}, = _once_{len(found_cases)}()", *body)
+            told = [signature(g, code.parameters, free=code.free, target=target)
+                    for g in (cases[i].graph for i in (numbers if one else (n,))) if g is not None]  # fmt: skip
+            found_cases.append(_Case(
+                index=len(found_cases), parameters=code.parameters, keywords=code.keywords, conditions=conditions,
+                body=body, once=(*code.once, f"return {', '.join(code.lasting)},") if body and code.lasting else (),
+                traced=code.traced, tensors=code.tensors, states=states(graph), is_open=code.is_open,
+                acts=bool(graph.updates) or any(call.ordered for call in graph.calls),
+                judged=ranges(told, [cases[i].open for i in numbers]) if one else told[0],
+            ))  # fmt: skip
     return found_cases, used
+
+
+def _code(
+    facts: CaseFacts, found: Matched, made: Sequence[SegmentCode], chosen: set[str], written: Sequence[Choice],
+    target: Target, make: Realisers, *, mode: str,
+) -> CaseCode:  # fmt: skip
+    assert facts.graph is not None
+    graph = around(facts.graph, [code.segment for code in made])
+    patterns = () if facts.graph.wanted else [p for p in found.patterns if p.id in chosen]
+    there = placed(graph, written) if found.case == 0 else ()
+    once = mode in ("", CUDA_GRAPH) and not facts.open
+    any_rows = (lambda program: False) if facts.open else make.any_rows
+    return case_code(graph, patterns, target=target, placed=there, once=once, any_rows=any_rows)
+
+
+def _merged(
+    codes: Sequence[CaseCode], cases: Sequence[CaseFacts], matched: Sequence[Matched], make: Realisers
+) -> CaseCode | None:
+    """One code for cases that differ in open sizes alone."""
+    if len(codes) == 1:
+        return None
+    asked = [{} if make.device.target == "cpu" else {
+        p.id: p.program.domain[0] for p in m.patterns if p.id in codes[0].used and p.program.open
+    } for m in matched]  # fmt: skip
+    return merged(codes, [case.open for case in cases], asked)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,3 +207,76 @@ def _model(parts: _Parts, training: bool, target: Target) -> str:
         whole=parts.whole,
     )  # fmt: skip
     return f"{text.rstrip()}\n"
+
+
+# ---- What arguments a case takes, for a reader: model.py says it of a call that no case takes
+
+_LONGEST = 40  # characters of a number or a text
+
+
+def signature(graph: Graph, parameters: Collection[str], *, free: Collection[str], target: str) -> str:
+    """Such as `x: float32 [2 or more, 64] on cpu, scale: 2.0`; so many rows may be there that are free."""
+    nodes = {n.name: n for n in graph.nodes}
+
+    def shown(value: Template) -> str:
+        if isinstance(value, Struct):
+            return f"{value.kind}({', '.join(map(shown, value.items))})"
+        if not isinstance(value, Ref):
+            return literal(value)[:_LONGEST]
+        node = nodes[value.name]
+        sizes = ["2 or more", *map(str, node.shape[1:])] if value.name in free else map(str, node.shape)
+        dtype = TORCH_DTYPES.get(node.dtype, node.dtype).removeprefix("torch.")
+        return f"{dtype} [{', '.join(sizes)}] on {target}"
+
+    given = [*zip(parameters, graph.arguments, strict=True), *graph.keywords]
+    mode = {True: " in training mode", False: " in eval mode", None: ""}[graph.training]
+    return (", ".join(f"{name}: {shown(value)}" for name, value in given) or "no arguments") + mode
+
+
+# ---- A Segment becomes a file of its own, and one call in the graph that is left around it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentCode:
+    segment: Segment
+    file: SourceFile
+    used: tuple[str, ...]  # ids of the patterns that it calls
+
+
+def segment_code(segment: Segment, patterns: Sequence[Pattern], *, target: str) -> SegmentCode | None:
+    """The file of a segment in which these patterns are fused and the rest runs as torch does it; None where none of
+    them stands in it."""
+    forward = case_code(segment.forward, patterns, target=target)
+    backward = case_code(segment.backward, patterns, target=target, by_need=True)
+    used = tuple(dict.fromkeys((*forward.used, *backward.used)))
+    if not used:
+        return None
+    results = segment.forward.outputs
+    text = template(__package__, "segment.py.jinja").render(
+        title=segment.title, name=segment.id, ids=used, forward=forward, backward=backward,
+        outputs=len(segment.outputs), results=len(results),
+        kept=tuple(segment.inputs.index(n) for n in segment.kept),
+        saved=tuple(results.index(n) for n in segment.saved), graded=tuple(results.index(n) for n in segment.graded),
+    )  # fmt: skip
+    return SegmentCode(segment=segment, file=SourceFile(path=f"{segment.id}.py", text=f"{text.rstrip()}\n"), used=used)
+
+
+def around(graph: Graph, segments: Sequence[Segment]) -> Graph:
+    """The graph with each segment as one call, whose results its other operators read."""
+    calls = {s.id: _call(s) for s in segments}
+    made = {name: (s.id, i) for s in segments for i, name in enumerate(s.outputs)}
+    nodes = tuple(_result(n, *made[n.name]) if n.name in made else n for n in graph.nodes)
+    return replace(graph, nodes=nodes, calls=(*graph.calls, *calls.values()))
+
+
+def _call(segment: Segment) -> Call:
+    return Call(
+        name=segment.id, target=f"{SEGMENT}{segment.id}", args=tuple(Ref(name=n) for n in segment.inputs),
+        results=segment.outputs, single=False,
+    )  # fmt: skip
+
+
+def _result(node: Node, segment: str, item: int) -> Node:
+    return Node(
+        name=node.name, op="call", shape=node.shape, dtype=node.dtype, item=item, origin=segment, order=node.order
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Protocol
@@ -16,12 +16,19 @@ from ..ir.program import Program
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """A realiser makes the program on the device. `any_rows`: one kernel takes any number of rows, not only as many as
-    the program says. `ranked`: its points are in the order of a model of its own, since bytes say nothing of their
-    times."""
+    """A realiser makes the program on the device. `open`: dimensions of the domain of which one kernel takes any size,
+    not only the program's. `ranked`: its points are in the order of a model of its own, since bytes say nothing of
+    their times. `guess`: a library may well be faster at the likeliest point. `kernel`: the name in `table.UNPROVEN` of
+    what makes it, if it was ever there."""
 
-    any_rows: bool = False
+    open: frozenset[int] = frozenset()
     ranked: bool = False
+    guess: bool = False
+    kernel: str = ""
+
+    @property
+    def any_rows(self) -> bool:
+        return 0 in self.open
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +68,11 @@ class Realiser(Protocol):
         """The files that rendered ones share, under `tilewright_kernels/`; realisers may share some, with one text."""
 
 
-def refused(why: str | None, *, any_rows: bool = False, ranked: bool = False) -> Fit | Refused:
+def refused(
+    why: str | None, *, open: Collection[int] = (), ranked: bool = False, guess: bool = False, kernel: str = ""
+) -> Fit | Refused:
     """A Refused for this reason, or a Fit where there is none."""
-    return Fit(any_rows=any_rows, ranked=ranked) if why is None else Refused(why)
+    return Fit(open=frozenset(open), ranked=ranked, guess=guess, kernel=kernel) if why is None else Refused(why)
 
 
 def copied(paths: Sequence[str]) -> tuple[SourceFile, ...]:

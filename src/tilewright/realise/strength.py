@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..ir.program import AttentionOp, Contraction, Load, Plain, Program, Reduction, Scan, Statement
+from ..ir.recurrence import RecurrenceOp
 from ..ir.schedule import Schedule, schedule
 
 _NARROW = ("f16", "bf16")
@@ -29,7 +30,7 @@ _PASSING = frozenset(("add", "sub", "mul", "div", "neg", "abs", "where", "to", "
 _APPROXIMATED = ("exp", "sigmoid")
 _APPROXIMATED_LAST = ("div",)  # what rows share has been divided by before
 
-Item = Statement | Load | Reduction | Scan | Contraction | AttentionOp
+Item = Statement | Load | Reduction | Scan | Contraction | AttentionOp | RecurrenceOp
 
 
 def reduced_in_strength(program: Program) -> Program:

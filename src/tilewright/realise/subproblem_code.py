@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -21,6 +22,7 @@ from .templates import template
 from .torch_code import TORCH_DTYPES
 
 _FREE = VIEWS | {"slice", "index"}  # what any region may compute for itself
+_LANES = 16  # sizes of one shape class are as even as each other, up to this
 
 
 class NotAlone(Exception):
@@ -30,10 +32,13 @@ class NotAlone(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubproblemCode:
     """`key` is equal for subproblems that compute the same on tensors of the same shapes, strides and dtypes, in
-    whichever module they stand, whatever the values."""
+    whichever module they stand, whatever the values. `shape_class` is equal for those that differ, beside that, in the
+    size of the first argument's first dimension, and there not by much: of the same nearest power of two, and as even.
+    "" where that dimension has no size to vary."""
 
     problem: Problem
     key: str
+    shape_class: str
 
 
 def subproblem_code(
@@ -53,13 +58,52 @@ def subproblem_code(
         inputs=[_described(s) for s in entering], drawing=_drawing(),
     )  # fmt: skip
     name = re.sub(r"\W+", "_", subproblem.title).strip("_")[:40] or subproblem.name
-    like = repr((problem.target, problem.precision, code.parameters, code.body,
-                 [(s.shape, s.stride, s.dtype) for s in entering]))  # fmt: skip
     made = replace(
         problem, name=name, source=f"{text.rstrip()}\n", cases=("{}",), mode="inference",
         path=str(Path(problem.path).with_name(f"{name}.py")) if problem.path else "",
     )  # fmt: skip
-    return SubproblemCode(problem=made, key=hashlib.sha256(like.encode()).hexdigest()[:16])
+    what = (problem.target, problem.precision, code.parameters)
+    shapes = [(s.shape, s.stride, s.dtype) for s in entering]
+    return SubproblemCode(
+        problem=made, key=_digest((*what, code.body, shapes)), shape_class=_class_of(what, code.body, shapes)
+    )
+
+
+def _class_of(what: tuple[object, ...], body: Sequence[str], shapes: Sequence[tuple[Any, Any, str]]) -> str:
+    """The digest of a subproblem in which the size of its rows stands for all that are near."""
+    rows = shapes[0][0][0] if shapes and shapes[0][0] else 0
+    if rows < 2:
+        return ""
+    near = (round(math.log2(rows)), math.gcd(rows, _LANES))
+    told = [re.sub(rf"\b{rows}\b", "rows", line) for line in body]
+    inner = [
+        (near if shape[:1] == (rows,) else shape[:1], shape[1:], stride[1:], dtype) for shape, stride, dtype in shapes
+    ]
+    return _digest((*what, told, inner))
+
+
+def _digest(what: object) -> str:
+    return hashlib.sha256(repr(what).encode()).hexdigest()[:16]
+
+
+def plain_statistics(graph: Graph, names: Sequence[str]) -> Iterator[InputStatistics]:
+    """What stands for values of which nothing was seen: of the normal distribution, or 0 and 1 of what counts, as
+    dense in memory as the graph has them."""
+    nodes = {n.name: n for n in graph.nodes}
+    for node in (nodes[name] for name in names):
+        floats = node.dtype.startswith(("f", "bf"))
+        low, high, mean, deviation, zeros = (-4.0, 4.0, 0.0, 1.0, 0.0) if floats else (1.0, 1.0, 1.0, 0.0, 0.5)
+        yield InputStatistics(
+            node=node.name, shape=node.shape, stride=_dense(node), dtype=node.dtype, low=low, high=high, mean=mean,
+            deviation=deviation, zeros=zeros,
+        )  # fmt: skip
+
+
+def _dense(node: Node) -> tuple[int, ...]:
+    strides, step = [0] * len(node.shape), 1
+    for d in reversed(node.order or range(len(node.shape))):
+        strides[d], step = step, step * max(node.shape[d], 1)
+    return tuple(strides)
 
 
 def arguments(graph: Graph, region: Region) -> tuple[str, ...]:

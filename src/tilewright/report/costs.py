@@ -61,12 +61,35 @@ def stage_of(event: Event) -> str:
 
 
 def costs(events: Sequence[Event]) -> tuple[CostRow, ...]:
-    """By stage, in the order in which stages began; () of a run that asked nobody."""
+    """By stage, in the order in which stages began, then all, and a step in the mean; () of a run that asked nobody."""
     if not any(isinstance(event.move, Ask) for event in events):
         return ()
     stages = dict.fromkeys(name for event in events if (name := stage_of(event)))
     rows = [_row(name, [e for e in events if stage_of(e) == name]) for name in stages]
-    return (*rows, _row("all", [e for e in events if stage_of(e)]))
+    every = [e for e in events if stage_of(e)]
+    return (*rows, _row("all", every), *_a_step(every))
+
+
+def _a_step(events: Sequence[Event]) -> Iterator[CostRow]:
+    """What a step costs in the mean, with all that it takes to mend it: nothing where no step was begun."""
+    replies = [e.outcome for e in events if isinstance(e.outcome, Reply)]
+    steps = sum(map(_is_step, events))
+    used = [reply.usage for reply in replies if reply.usage is not None]
+    if not steps:
+        return
+    tokens = (sum(u.input_tokens for u in used) // steps, sum(u.output_tokens for u in used) // steps)
+    usd = [r.price_usd for r in replies if r.price_usd is not None]
+    known = len(used) == len(replies)
+    yield CostRow(
+        stage="a step, in the mean", times=steps, took=f"{sum(e.wall_s for e in events) / steps:.1f} s",
+        tokens=f"{tokens[0]} in, {tokens[1]} out" if known else "unknown",
+        price=_dollars(sum(usd) / steps if len(usd) == len(replies) else None),
+    )  # fmt: skip
+
+
+def _is_step(event: Event) -> bool:
+    """Whether a model is asked for something new: not once more, not with tools' answers, not to mend."""
+    return isinstance(event.move, Ask) and stage_of(event) not in (_NAMES["again"], _AFTER_TOOLS, "mend")
 
 
 def _row(name: str, events: Sequence[Event]) -> CostRow:
@@ -105,7 +128,7 @@ def _gains(events: Sequence[Event]) -> Iterator[GainRow]:
     best, steps, spent = 0.0, 0, Spent()
     for event in events:
         spent = spent.after(event)
-        steps += isinstance(event.move, Ask) and stage_of(event) not in (_NAMES["again"], _AFTER_TOOLS, "mend")
+        steps += _is_step(event)
         ratio = event.outcome.ratio("eager") if isinstance(event.outcome, Timed) else None
         if ratio is None or ratio.mid <= best or not isinstance(event.move, Try):
             continue

@@ -17,6 +17,7 @@ from queue import Queue
 from threading import Event
 from typing import Any, Literal
 
+from ..edges.gpu.lease import IN_TURNS
 from ..edges.ledger import make_folder
 from ..edges.sandbox.offspring import end_offspring, ending, offspring
 from ..facts.errors import HarnessError, Lack, UserError
@@ -108,7 +109,8 @@ def _in_turns(campaign: Campaign, seen: Callable[[Task], None], *, kept: bool) -
     free: Queue[dict[str, str]] = Queue()
     for device in campaign.devices or ("",):
         for _ in range(campaign.jobs):
-            free.put({"CUDA_VISIBLE_DEVICES": device} if device else {})
+            place = {"CUDA_VISIBLE_DEVICES": device} if device else {}
+            free.put(place | ({IN_TURNS: "1"} if campaign.jobs > 1 else {}))
 
     lacking = Event()  # set where a task says what the machine lacks: the others would say the same
 
@@ -174,7 +176,7 @@ def run_task(campaign: Campaign, file: Path, place: Mapping[str, str]) -> Task:
     limit_s: float | None = campaign.budget_s + _SPARE_S
     if campaign.verb == "optimize":
         command = _optimize(campaign, file)
-        limit_s = None if campaign.elsewhere and campaign.wait else 2 * (campaign.budget_s + _SPARE_S)
+        limit_s = None if campaign.elsewhere and campaign.wait else 2 * campaign.jobs * (campaign.budget_s + _SPARE_S)
     else:
         command = [campaign.verb, str(file), *campaign.flags, "--json"]
     return _child([sys.executable, "-m", "tilewright", *command], file, place, limit_s=limit_s)

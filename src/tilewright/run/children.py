@@ -3,24 +3,26 @@ many, the next ones as soon as a processor is free for them."""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
+import random
 import select
 import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..edges.gpu.machine import threads
-from ..edges.sandbox.environment import common_environment
-from ..edges.sandbox.forkserver import Branch, ForkServer, compile_server
+from ..edges.sandbox.forkserver import ForkServer, compile_environment, skeleton_server
 from ..edges.sandbox.offspring import ending
-from .permits import most, permit
 
 LIMIT_S = 240.0
 _OURS = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "TILEWRIGHT_NO_KERNEL_CACHE")  # what a child has that a cell has not
@@ -42,24 +44,18 @@ def shared_out(
     allowed = most(threads())
     count = max(1, min(jobs, allowed or jobs, len(tasks)))
     # As in a cell: what else steers a compiler would make another kernel than the one that a cell asks for.
-    environment = common_environment(threads=0, outer=os.environ)
-    environment |= {name: os.environ[name] for name in _OURS if name in os.environ} | {"CUDA_VISIBLE_DEVICES": ""}
-    branch = Branch(compile_server(), environment=environment, imports=imports, folder=folder)
-    work = _Work(
-        server=compile_server() if branch.spoilt else branch, module=module, asked=asked, folder=folder,
-        environment=environment, ends_at_s=time.monotonic() + limit_s, left=deque(enumerate(tasks)), workers=count,
-        said=[""] * len(tasks),
-    )  # fmt: skip
-    try:
-        with ThreadPoolExecutor(count) as pool:
-            try:
-                workers = [pool.submit(work.go_on, allowed) for _ in range(count)]
-                while wait(workers, timeout=_POLL_S).not_done:
-                    pass  # whoever interrupts this thread is heard
-            finally:
-                work.over.set()
-    finally:
-        branch.close()
+    environment = compile_environment() | {name: os.environ[name] for name in _OURS if name in os.environ}
+    with skeleton_server(folder, environment, imports) as server, ThreadPoolExecutor(count) as pool:
+        work = _Work(
+            server=server, module=module, asked=asked, folder=folder, environment=environment,
+            ends_at_s=time.monotonic() + limit_s, left=deque(enumerate(tasks)), workers=count, said=[""] * len(tasks),
+        )  # fmt: skip
+        try:
+            workers = [pool.submit(work.go_on, allowed) for _ in range(count)]
+            while wait(workers, timeout=_POLL_S).not_done:
+                pass  # whoever interrupts this thread is heard
+        finally:
+            work.over.set()
     for worker in workers:
         worker.result()
     return work.said
@@ -119,3 +115,53 @@ class _Work:
             finally:
                 child.kill()
         return said[: said.rfind(b"\n") + 1].decode(errors="replace").splitlines()
+
+
+# ---- Permits to compile: of all runs on the same cores no more processes compile at a time than leave cores to those
+# that measure there, whose host else takes several times as long over its part.
+
+_FEW = 8  # cores, which those that compile share as they come
+_WAIT_S = (0.2, 0.6)  # between two tries: hundreds of threads may wait, and each tries every slot
+_MOST_WAIT_S = 60.0  # who holds one may have been stopped
+
+
+def most(cores: int) -> int:
+    """Processes that may compile at a time; 0: any number."""
+    return 0 if cores <= _FEW else cores - cores // 4
+
+
+@contextmanager
+def permit(count: int, *, folder: Path | None = None, wait_s: float = _MOST_WAIT_S) -> Iterator[None]:
+    """Hold one of so many (0: of any number), or none after so long a wait. A process that dies gives back its own;
+    where no file can be written, nobody waits."""
+    if not count:
+        yield
+        return
+    ends = time.monotonic() + wait_s
+    place = folder if folder is not None else _place(os.sched_getaffinity(0))
+    slots = [place / str(n) for n in range(count)]
+    with ExitStack() as held:
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            while not any(_taken(slot, held) for slot in random.sample(slots, count)) and time.monotonic() < ends:
+                time.sleep(random.uniform(*_WAIT_S))
+        except OSError:
+            held.close()
+        yield
+
+
+def _place(cores: set[int]) -> Path:
+    """The folder of those that may use these cores: runs that are kept to cores of their own wait for nobody."""
+    named = hashlib.sha256(repr(sorted(cores)).encode()).hexdigest()[:12]
+    return Path(tempfile.gettempdir()) / f"tilewright-{os.getuid()}" / f"compiling-{named}"
+
+
+def _taken(slot: Path, held: ExitStack) -> bool:
+    file = slot.open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return False
+    held.enter_context(file)
+    return True

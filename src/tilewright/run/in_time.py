@@ -59,12 +59,19 @@ def ended_in_time(budget: TimeBudget) -> Iterator[threading.Event]:
     budget has a result. Children for which the block waits, a compiler say, are killed."""
     over, judged, worker = threading.Event(), threading.Event(), threading.get_ident()
     limit_s = budget.left_s(_OVERRUN) + _GRACE_S
-    first_s = budget.left_s(_FIRST_OVERRUN) + _FIRST_GRACE_S
+    begun_s, first_s = budget.passed_s(), budget.left_s(_FIRST_OVERRUN) + _FIRST_GRACE_S
+
+    def comes(event: threading.Event, within_s: float) -> bool:
+        """Whether it does within so many seconds of the budget's clock, which may stand still for a while."""
+        while (left_s := begun_s + within_s - budget.passed_s()) > 0:
+            if event.wait(left_s):
+                return True
+        return event.is_set()
 
     def watch() -> None:
-        if over.wait(limit_s):
+        if comes(over, limit_s):
             return
-        if not judged.is_set() and judged.wait(first_s - limit_s) and over.wait(_PATIENCE_S):
+        if not judged.is_set() and comes(judged, first_s) and over.wait(_PATIENCE_S):
             return  # the search found by itself that its time had passed
         if over.is_set():
             return

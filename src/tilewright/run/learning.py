@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..edges.gpu.hardware import hardware
 from ..edges.toolchain import languages, versions
 from ..facts.candidate import Candidate, SourceFile
+from ..facts.device import Device
 from ..facts.document import Document
 from ..facts.pattern import Choice, Pattern, Recipe, subproblem_of, subproblems_written
 from ..facts.realised import Known
 from ..facts.run import AGENT, EDITION, GIVEN, CaseFacts, Matched, Request, SearchContext, patterns_by_id
+from ..facts.space import Point
+from ..ir.graph import Graph
 from ..realise.compose import compose
 from ..realise.digests import skeleton_digests
+from ..realise.library.inductor import modes
+from ..realise.library.table import found
+from ..realise.open_cases import stay_apart
+from ..realise.written.cutlass import products_by_cutlass
 from ..realise.written.near import skeletons_near
 from ..search.retrieve import Index, packaged
 from ..search.retrieve import store as table
 from ..search.strategies import WITH_ALGEBRA
-from ..search.strategies.category import category
+from ..search.strategies.category import category, is_depthwise
 from .ahead import Objects
 from .foresee import foreseen
+from .kernels_kept import kept_whole, kernels_kept, takes_kept
 from .matching import found_patterns, with_layouts
 from .opened import OpenedJudge
-from .others import called_libraries, inductor_points
 from .places import Places, Say
 from .realisations import document_of, doubt_of, is_solved, known_of_module, known_of_subproblems
 from .winners import known_winners, narrowed, near_winners
@@ -54,6 +62,8 @@ class Learning:
         if tries_layouts(request):
             cases = with_layouts(cases, device)
         matched = found_patterns(cases, device, allow_tf32=self._problem.allow_tf32)
+        if stay_apart(cases, device.target):
+            say("sizes stay those of the cases: what torch is left with follows them by no formula that was found")
         titles = [p.title for p in matched[0].patterns]
         say(f"matched in the main case: {'; '.join(titles) or 'nothing'}")
         rewritten = self._rewritten(cases, matched) if request.strategy in WITH_ALGEBRA else ()
@@ -64,8 +74,8 @@ class Learning:
             known_ones = (*remembered, *hinted)
             near = near_winners(both, machine, but=known_ones, winners=places.winners, shipped=places.shipped)
         known = {choice.pattern for choice in remembered} if request.strategy != "tune" else set()
-        whole = known_of_module(self._problem, machine, places.realised) if request.strategy == "fact" else ()
-        solved = is_solved(request, whole)
+        whole = self._known_whole()
+        solved = request.strategy == "fact" and is_solved(request, whole)
         if solved or request.strategy == GIVEN:  # nobody tunes them
             known |= {p.id for m in both for p in m.patterns}
         both = foreseen(
@@ -78,6 +88,9 @@ class Learning:
         looked, realised = None, whole
         if request.strategy == "fact" and not solved:
             looked, realised = self._looked_into(whole, matched, called)
+        if takes_kept(request):
+            kept = kernels_kept(self._problem, cases, matched, machine=machine, folder=places.realised)
+            called = (*called, *_new(kept, realised))
         return SearchContext(
             run=request.run, problem=self._problem, machine=machine, strategy=request.strategy,
             seed=request.seed, budget_s=request.budget_s, cases=cases, matched=matched, remembered=remembered,
@@ -92,6 +105,13 @@ class Learning:
             inductor=inductor_points(request, cases[0].graph), refusals=refusals,
             notes=self._notes(looked) if looked and request.model else (), held=opened.held(),
         )  # fmt: skip
+
+    def _known_whole(self) -> tuple[Known, ...]:
+        """What was handed over for this very problem before, as far as the strategy takes it."""
+        problem, machine, folder = self._problem, self._opened.machine, self._places.realised
+        if self._request.strategy == "fact":
+            return known_of_module(problem, machine, folder)
+        return kept_whole(problem, machine, folder) if takes_kept(self._request) else ()
 
     def _rewritten(self, given: tuple[CaseFacts, ...], matched: tuple[Matched, ...]) -> tuple[Matched, ...]:
         """The patterns of the cases as declared algebra has them, if it has anything to do."""
@@ -143,7 +163,7 @@ class Learning:
             return ()
         graph = self._opened.cases[0].graph
         ops = {node.op for node in graph.nodes} if graph is not None else set()
-        return skeletons_near(category(graph), self._problem.target, ops)
+        return skeletons_near(category(graph), self._problem.target, ops, depthwise=is_depthwise(graph))
 
     def _start(self, matched: tuple[Matched, ...], remembered: Recipe) -> Candidate | None:
         """Every pattern realised, at the point that won before or the likeliest one; None where nothing matched."""
@@ -156,6 +176,12 @@ class Learning:
         )
 
 
+def _new(kept: Recipe, known: tuple[Known, ...]) -> Recipe:
+    """Without what is known of a pattern by itself."""
+    there = [k.realised.what for k in known if k.name]
+    return tuple(c for c in kept if c.written is not None and c.written.candidate not in there)
+
+
 def _only_spares(case: CaseFacts) -> bool:
     """Whether algebra changes nothing in a case but that zeros of products' factors may be left out."""
     return case.rewritten is None or (case.graph is not None and case.rewritten == replace(case.graph, sparing=True))
@@ -164,3 +190,36 @@ def _only_spares(case: CaseFacts) -> bool:
 def _has_zeros(pattern: Pattern) -> bool:
     product = pattern.program.product
     return product is not None and bool(product.left.within or product.right.within)
+
+
+# ---- What may realise parts of a module beside skeletons: libraries' calls, and torch.compile
+
+_NOT_FOR = (GIVEN, "tune")  # strategies that compose nothing
+
+
+def called_libraries(
+    request: Request,
+    cases: Sequence[CaseFacts],
+    matched: Sequence[Matched],
+    *,
+    device: Device,
+    say: Callable[[str], None],
+) -> tuple[Recipe, tuple[str, ...]]:  # fmt: skip
+    """The parts of the main case that libraries make, and why others make none, which is said, too. CUTLASS takes nvcc
+    a minute for each product, so only a strategy that solves these by themselves has it."""
+    problem, graph = request.problem, cases[0].graph
+    if request.strategy in _NOT_FOR or problem.mode != "inference" or graph is None:
+        return (), ()
+    there = found(graph, device)
+    for line in there.refusals:
+        say(line)
+    headers = dict(languages(problem.target)).get("cutlass-cpp", "") if request.strategy == "fact" else ""
+    products = products_by_cutlass(graph, matched[0].patterns, headers, device=device) if headers else ()
+    return (*there.recipe, *products), there.refusals
+
+
+def inductor_points(request: Request, graph: Graph | None) -> tuple[Point, ...]:
+    """The modes in which torch.compile may run what is left to torch; none where the user leaves it out."""
+    if request.strategy in _NOT_FOR or not request.timing.compiled:
+        return ()
+    return modes(request.problem, graph)

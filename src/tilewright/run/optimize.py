@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from ..edges.gpu.lease import unwaited
 from ..edges.ledger import Ledger
 from ..edges.models import Keys, Model, open_model
 from ..facts.candidate import Candidate
@@ -40,12 +41,12 @@ from ..facts.time_budget import TimeBudget
 from ..facts.verdict import Verified
 from ..judge import sanitize as sanitizing
 from ..search.retrieve import lessons
-from ..search.retrieve import store as table
 from ..search.strategies import ASKING, MAY_ASK, PARTS, STRATEGIES, given
 from ..search.tune import memory
 from .drive import Elsewhere, JournalMismatch, Strategy, drive
 from .evaluator import Evaluator
 from .in_time import OutOfTime, best_of, ended_in_time
+from .kernels_kept import keep, kernels_won
 from .lessons import learnt, offered
 from .matching import composed
 from .places import Places, Say
@@ -192,7 +193,7 @@ def _carry_on(request: Request, *, ledger: Ledger, places: Places, say: Say, acc
     ended = any(isinstance(event.move, Stop) for event in events)
     spent_s = (context.opened_s if context else 0.0) + sum(event.wall_s for event in events)
     least_s = _LEAST_OF_RESUMED * request.budget_s  # for a run that goes on after its time
-    time = TimeBudget.of(request.budget_s, spent_s=min(spent_s, request.budget_s - least_s))
+    time = TimeBudget.of(request.budget_s, spent_s=min(spent_s, request.budget_s - least_s), clock=unwaited)
     try:
         with ended_in_time(_of_here(time, request)) as judged:
             context, stop = _searched(
@@ -304,10 +305,10 @@ def hand_over(
     for inside, made in subproblems_of(events) if remember else ():
         for warning in _remember(inside, made, replace(stop, best=None), places.winners):
             say(warning)
-    if remember and context.strategy == "fact":
-        for entry in realised_by(context, events, stop, journal=str(places.journal.resolve())):
-            if warning := table.remember(places.realised, entry):
-                say(warning)
+    won = realised_by if context.strategy == "fact" else kernels_won
+    for entry in won(context, events, stop, journal=str(places.journal.resolve())) if remember else ():
+        if warning := keep(places.realised, entry, context.machine):
+            say(warning)
     found = learnt(context, events) if remember and context.model else ()
     if found and (warning := lessons.remember(places.lessons, context.run, found)):
         say(warning)

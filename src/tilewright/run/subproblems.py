@@ -42,7 +42,7 @@ class Subproblems:
         request = replace(
             self._request, problem=code.problem,
             strategy=GIVEN if any(c.pattern == subproblem.name for c in whole.libraries) else "catalog", timing=timing,
-            sanitize=False, limits=Limits(), without=(), algebra=False,
+            sanitize=False, limits=Limits(), without=("table",), algebra=False,
         )  # fmt: skip
         places = replace(self._places, out=self._places.out / "pieces" / subproblem.name)
         bench = self._bench_of(request, places=places, say=self._say, machine=self._machine)

@@ -22,13 +22,17 @@ def match_training(
     first_segment: int, case: int, allow_tf32: bool = False,
 ) -> Matched:  # fmt: skip
     """The segments of a training graph and the patterns in them. `loose` as for `match`."""
-    from ..frontend.autodiff import segments  # imports torch, which a user's mistake needn't wait for
+    from ..frontend.autodiff import segments, with_depthwise  # imports torch, which a user's mistake needn't wait for
     from ..frontend.prune import early
 
+    def rewritten(graph: Graph) -> Graph:
+        return early(with_depthwise(graph))
+
+    known = with_depthwise(graph)
     but = (
-        unmade_products(graph, unsupported=unsupported, allow_tf32=allow_tf32) if PRODUCTS else ()
+        unmade_products(known, unsupported=unsupported, allow_tf32=allow_tf32) if PRODUCTS else ()
     )  # autograd's own stay so
-    cut = [_with(s, early) for s in segments(graph, first_id=first_segment, products=PRODUCTS, but=but)]
+    cut = [_with(s, rewritten) for s in segments(graph, first_id=first_segment, products=PRODUCTS, but=but)]
     return match_segments(graph, cut, unsupported=unsupported, space=space, first_id=first_id, case=case,
                           allow_tf32=allow_tf32)  # fmt: skip
 

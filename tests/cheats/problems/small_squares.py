@@ -14,7 +14,7 @@ class Model(nn.Module):
 
 
 def get_inputs() -> list[torch.Tensor]:
-    return [torch.randn(16, 512)]
+    return [torch.randn(2, 512)]
 
 
 def get_init_inputs() -> list[int]:

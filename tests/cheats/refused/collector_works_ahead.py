@@ -1,6 +1,6 @@
 # problem: layers
 # line: works-ahead
-# refused: works_between, remembers, clock_disagrees, wrong_values
+# refused: works_between, remembers, clock_disagrees, wrong_values, gains_nothing
 # guards: late contents, whole turns, new contents, judge's clock
 # takes_s: 120
 """When the collector comes by, between two calls, and finds a cycle that the last has left, it computes all inputs that

@@ -1,7 +1,7 @@
 # problem: small_squares
 # line: precision
 # refused: wrong_values
-# guards: turns, budget
+# guards: turns, budget, families
 """Factors of eleven bits: where the square is compared, few elements lie so near the bound that it shows."""
 
 import torch

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tilewright.edges.gpu import shared_places
-from tilewright.edges.gpu.lease import lease, lease_path, quarantine, quarantine_path
+from tilewright.edges.gpu.lease import lease, lease_path, quarantine, quarantine_path, waited_s
 from tilewright.facts.errors import HarnessError
 from waiting import wait_until
 
@@ -38,10 +38,11 @@ def test_the_second_waits_for_the_first(tmp_path: Path, monkeypatch: pytest.Monk
             said.append(line)
             holder.kill()  # the kernel gives the lease back
 
-        started = time.monotonic()
+        started, waited = time.monotonic(), waited_s()
         with lease("cpu:7", say):
             assert said == ["another run measures on cpu:7; waiting for it"]
         assert time.monotonic() - started < 300
+    assert waited < waited_s() <= time.monotonic() - started + waited, "what a campaign's budget leaves out"
 
 
 WAIT = """

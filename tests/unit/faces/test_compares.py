@@ -91,7 +91,11 @@ def test_each_strategy_runs_as_often_as_it_differs_under_the_same_budget(
         "evolve-islands/2",
     ]
     assert ran[0].flags == [
-        "--target", "cpu", "--budget", "120s,20calls", "--no-sanitize", "--strategy", "catalog", "--seed", "7",
+        "--target", "cpu", "--budget", "120s,20calls", "--no-sanitize", "--strategy", "catalog",
+        "--without", "table", "--seed", "7",
     ]  # fmt: skip
-    assert ran[2].flags[5:] == ["--strategy", "evolve", "--model", "mailbox:box", "--without", "islands", "--seed", "8"]
+    model = ["--strategy", "evolve", "--model", "mailbox:box"]
+    assert ran[2].flags[5:] == [*model, "--without", "islands,table", "--seed", "8"], (
+        "no one begins with another's find"
+    )
     assert not ran[2].wait and ran[2].files == (tmp_path / "a.py",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +14,12 @@ from fakes.facts import realised
 from tilewright.edges.gpu.machine import identity
 from tilewright.edges.problems import read_problem
 from tilewright.faces.patterns import known
+from tilewright.facts.candidate import Candidate
+from tilewright.facts.dialogue import ModelChoice
 from tilewright.facts.move import Enter, Try, Within
 from tilewright.facts.outcome import Timed
 from tilewright.facts.pattern import Choice, subproblem_of
-from tilewright.facts.run import Matched, Request, SearchContext, Timing
+from tilewright.facts.run import Limits, Matched, Request, SearchContext, Timing
 from tilewright.facts.winner import toolchain
 from tilewright.run.ahead import Objects
 from tilewright.run.evaluator import Evaluator
@@ -131,3 +134,64 @@ def test_a_solved_module_is_neither_tuned_nor_looked_into(tmp_path: Path, monkey
     assert [(k.name, k.doubt) for k in second.known] == [("", "")]
     assert second.parts == () and settled[1] == {pattern.id}, "nothing is measured, and no point compiled"
     assert without.parts and settled[2] == set()
+
+
+COSINES = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        y = sum(torch.cos(x) for _ in range(24))
+        return {result}
+
+
+def get_inputs():
+    return [torch.randn(64, 1024)]
+
+
+def get_init_inputs():
+    return []
+"""
+BY_HAND = """IDEA: twenty-four times one cosine
+PREDICTION: 20x, one cosine for each element
+FILE: model.py
+```python
+import torch
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        return torch.cos(x).mul_(24.0)
+```
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.measured
+def test_a_models_kernel_that_won_is_a_choice_of_the_next_module_that_computes_the_same(tmp_path: Path) -> None:
+    (tmp_path / "reply.json").write_text(json.dumps([BY_HAND]))
+    texts = {"cosines": "y", "larger": "torch.i0(y)"}
+    for name, result in texts.items():
+        (tmp_path / f"{name}.py").write_text(COSINES.replace("{result}", result))
+    problems = {name: read_problem(tmp_path / f"{name}.py", target="cpu") for name in texts}
+    quick = Timing(budget_s=0.2, compiled=False)
+    asked = Request(
+        run="r", problem=problems["cosines"], strategy="cutegen", seed=0, budget_s=600.0, timing=quick,
+        without=("library",), limits=Limits(calls=1), model=ModelChoice(name=f"scripted:{tmp_path / 'reply.json'}"),
+    )  # fmt: skip
+    first = optimize(asked, places=Places(out=tmp_path / "first", cache=tmp_path / "cache"), say=print)
+    assert isinstance(first.stop.best, Candidate), first.stop.why
+    again = replace(asked, problem=problems["larger"], strategy="fact", without=(), model=None, limits=Limits())
+    done = optimize(
+        replace(again, budget_s=600.0), places=Places(out=tmp_path / "next", cache=tmp_path / "cache"), say=print
+    )
+    (kept,) = [k.realised.what for k in done.context.known if k.name]
+    assert isinstance(kept, Candidate) and kept.by == "model"
+    inside = [e.move.move for e in done.events if isinstance(e.move, Within) and isinstance(e.outcome, Timed)]
+    assert kept in [m.what for m in inside if isinstance(m, Try)], "judged by itself"
+    whole = [e.move.what for e in done.events if isinstance(e.move, Try)]
+    parts = [c.written.candidate for what in whole if isinstance(what, tuple) for c in what if c.written]
+    assert kept in parts, "and in its place"

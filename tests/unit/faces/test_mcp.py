@@ -6,9 +6,7 @@ import asyncio
 import contextlib
 import http.client
 import os
-import re
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -18,29 +16,13 @@ from typing import Any
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
 
+from fakes.server_process import COSINES, server_process
 from tilewright.edges.ledger import Ledger
 from tilewright.edges.sandbox.processes import children
 from tilewright.facts.move import Await, CallTool, Inspect, Stop, Try
 from tilewright.facts.tools import NAMES, TOOLS
 
-PROBLEM = """
-import torch
-from torch import nn
-
-
-class Model(nn.Module):
-    def forward(self, x):
-        return sum(torch.cos(x) for _ in range(24))
-
-
-def get_inputs():
-    return [torch.randn(64, 512)]
-
-
-def get_init_inputs():
-    return []
-"""
-
+PROBLEM = COSINES.format(shape="64, 512")
 RIGHT = """import torch
 from torch import nn
 
@@ -52,7 +34,7 @@ class ModelNew(nn.Module):
         return torch.cos(x) * HOW_MANY
 """
 ELSEWHERE = {"Host": "elsewhere.example", "Content-Type": "application/json"}
-COMMAND = ["-m", "tilewright", "mcp", "--target", "cpu", "--timing", "0.2s", "--no-compile", "--budget", "1h,3tries"]
+COMMAND = ["mcp", "--target", "cpu", "--timing", "0.2s", "--no-compile", "--budget", "1h,3tries"]
 
 
 class Agent:
@@ -82,7 +64,9 @@ class Agent:
 
 @asynccontextmanager
 async def over_stdio(folder: Path) -> AsyncIterator[Agent]:
-    server = StdioServerParameters(command=sys.executable, args=COMMAND, env=dict(os.environ), cwd=folder)
+    server = StdioServerParameters(
+        command=sys.executable, args=["-m", "tilewright", *COMMAND], env=dict(os.environ), cwd=folder
+    )
     async with Client(server) as client:
         yield Agent(client)
 
@@ -90,17 +74,8 @@ async def over_stdio(folder: Path) -> AsyncIterator[Agent]:
 @contextmanager
 def over_http(folder: Path, *flags: str) -> Iterator[str]:
     """A server of its own at a free port; its address."""
-    command = [sys.executable, *COMMAND, "--http", "0", *flags]
-    with subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True) as server:
-        try:
-            assert server.stderr is not None
-            said = server.stderr.readline()
-            found = re.search(r"http://\S+", said)
-            assert found is not None, said
-            yield found[0]
-        finally:
-            server.terminate()
-            server.communicate(timeout=300)
+    with server_process(folder, *COMMAND, "--http", "0", *flags) as (url, _):
+        yield url
 
 
 @pytest.fixture

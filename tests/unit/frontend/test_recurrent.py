@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch._decomp import decomposition_table, decompositions
+from torch._subclasses import FakeTensorMode
 
 from tilewright.frontend import exported
 from tilewright.frontend.recurrent import told_by_shape
 from tilewright.frontend.trace import trace
+from tilewright.frontend.writes import written
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.each(3)]
 
@@ -60,3 +64,22 @@ def test_tensors_with_data_are_computed() -> None:
         expected = module(x)
         with told_by_shape():
             assert torch.equal(module(x), expected)
+
+
+@pytest.mark.parametrize("name", ["gru", "lstm"])
+def test_writes_are_looked_for_without_the_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a recurrent layer asks of tensors without data does not grow with the steps."""
+    asked = itertools.count()  # which `written` can't look into
+    kept = FakeTensorMode.__torch_dispatch__
+
+    def counted(mode: FakeTensorMode, op: Any, *rest: Any) -> Any:
+        next(asked)
+        return kept(mode, op, *rest)
+
+    monkeypatch.setattr(FakeTensorMode, "__torch_dispatch__", counted)
+    found = []
+    for steps in (4, 32):
+        before = next(asked)
+        assert written(First(LAYERS[name]()).eval(), (torch.randn(steps, 4, 3),), {}) == ""
+        found.append(next(asked) - before)
+    assert found[0] == found[1] > 1

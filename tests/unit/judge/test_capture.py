@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fakes.facts import MACHINE
-from tilewright.judge.capture import captured
 from tilewright.judge.check.check import RefusedByCheck
 from tilewright.judge.client import CellFault
+from tilewright.judge.tools import captured
 from tilewright.judge.wire import messages as wire
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.facts.outcome import NamedTime
-from tilewright.judge.inspect import summed
+from tilewright.judge.tools import summed
 from tilewright.judge.wire.messages import SpentClocks
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from fakes.convolutions import contiguous, shape_of, spec_of
 from tilewright.kernels.cuda.conv import epilogue, gather
-from tilewright.kernels.cuda.conv.epilogue import ConvEpilogue
+from tilewright.kernels.cuda.conv.epilogue import ConvEpilogue, EpilogueOperand
 from tilewright.kernels.cuda.conv.phases import phases
 from tilewright.kernels.cuda.conv.tiles import DEFAULTS, channel_of, make_points
 
@@ -91,7 +91,7 @@ def test_an_epilogue_writes_every_element_once_from_its_own_sum_and_operands(
     channel = [d for d in range(len(whole)) if d not in ((0, 1, 2) if last else (0, len(whole) - 2, len(whole) - 1))]
     of_channels = tuple(n if d in channel else 1 for d, n in enumerate(whole))
     given = {name: np.random.default_rng(len(name)).random(size) for name, size in (("c", of_channels), ("ee", whole))}
-    operands = [(n, "f16", spec.walk(contiguous(v.shape), v.shape, last=last)) for n, v in given.items()]
+    operands = [EpilogueOperand(n, "f16", spec.walk(contiguous(v.shape), v.shape, last=last)) for n, v in given.items()]
     out = np.full(prod(whole), np.nan)
     knobs = DEFAULTS | {"columns": columns}
     for phase, point in zip(phases(shape), make_points(shape, knobs), strict=True):

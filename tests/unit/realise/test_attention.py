@@ -21,6 +21,7 @@ from tilewright.frontend.trace import trace
 from tilewright.fusion.attention import attentions
 from tilewright.fusion.region import Flow
 from tilewright.ir.program import Program, attention_in
+from tilewright.realise import table
 from tilewright.realise.attention import renderer
 from tilewright.realise.attention.points import space
 from tilewright.realise.attention.shape import row_of, scores_of, shape_of
@@ -159,14 +160,16 @@ def test_layers_are_read_where_they_lie() -> None:
 
 @pytest.fixture
 def proven(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(renderer, "PROVEN", True)
+    monkeypatch.setattr(table, "UNPROVEN", frozenset())
 
 
-def test_nothing_is_proposed_that_no_gpu_has_run() -> None:
-    """Once tests/gpu/test_attention.py has run, PROVEN becomes true, and this test goes."""
-    assert renderer.fits(program_of(capped, Q, K, V), H200) == Refused(
-        "attention's skeleton has not been proven on a GPU", foreign=True
-    )
+def test_nothing_is_proposed_that_no_gpu_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = program_of(capped, Q, K, V)
+    monkeypatch.setattr(table, "UNPROVEN", frozenset({"attention"}))
+    assert cuda.fits(program) == Refused("no GPU has run the kernel of attention yet")
+    monkeypatch.setattr(table, "UNPROVEN", frozenset())
+    answer = cuda.fits(program)
+    assert isinstance(answer, Fit) and answer.guess and cuda.space(program).guess
 
 
 @pytest.mark.usefixtures("proven")

@@ -289,3 +289,39 @@ class Own(torch.autograd.Function):
 """
     with pytest.raises(ValueError, match=r"autograd\.Function"):
         case(SOURCE.replace("class Model", f"{own}\nclass Model").replace("* mask + x", "* mask + Own.apply(x)"))
+
+
+BLOCK = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+class Model(nn.Module):
+    def __init__(self, width=6):
+        super().__init__()
+        self.wide, self.norm = nn.Conv2d(width, 8, 3, stride=2, padding=1), nn.BatchNorm2d(8)
+        self.deep, self.last = nn.Conv2d(8, 8, 3, padding=1, groups=8), nn.ConvTranspose2d(8, width, 2, stride=2)
+
+    def forward(self, x):
+        y = self.deep(self.norm(self.wide(x)).relu())
+        return self.last(F.silu(y)) + x, y.square().mean()
+"""
+
+
+def test_a_block_of_convolutions_has_its_gradients_from_kernels(load: Any) -> None:
+    """Dense, depthwise and transposed, each with its input's and its weight's gradient, at every choice of kernels."""
+    given = (torch.randn(3, 6, 8, 10).requires_grad_(),)
+    facts = case(BLOCK, given)
+    found = matched(facts)
+    kinds = [p.title for p in found.patterns if p.kind == "convolution"]
+    assert sum(t == "convolution_backward" for t in kinds) == 2 and sum(t.startswith("conv") for t in kinds) == 6
+    assert not [line for line in found.unmatched if "convolution_backward" in line]
+    choices = all_of(found)
+    up = (torch.randn(3, 6, 8, 10), torch.tensor(2.0))
+    for left in range(-1, len(choices)):
+        recipe = choices[:left] + choices[left + 1 :] if left >= 0 else choices
+        model = load(compose(BLOCK, [facts], [found], recipe, device=CPU, make=InterpretingRenderer()))
+        ours, theirs = pair(model)
+        same(step(ours, given, up), step(theirs, given, up))
+        assert not model.FALLBACKS
+    torch.testing.assert_close(ours.state_dict(), theirs.state_dict())

@@ -18,8 +18,9 @@ from tilewright.facts.space import Space
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
 from tilewright.kernels.cuda.conv.im2col import KERNELS, im2col_point
+from tilewright.realise import table
 from tilewright.realise.conv import im2col_points
-from tilewright.realise.conv.renderer import points, shape_of
+from tilewright.realise.conv.renderer import shape_of
 
 
 def last(*shape: int, dtype: torch.dtype = torch.float16) -> Tensor:
@@ -33,7 +34,7 @@ def convolved(function: Any, *args: Tensor) -> Pattern:
 
 
 def proposed(pattern: Pattern) -> list[dict[str, Any]]:
-    return [dict(p) for p in points(pattern.program, H200).points if dict(p)["kernel"] in KERNELS]
+    return [dict(p) for p in cuda.space(pattern.program).points if dict(p)["kernel"] in KERNELS]
 
 
 LAYER = (last(64, 64, 56, 56), last(64, 64, 3, 3))
@@ -45,14 +46,14 @@ def layer(x: Tensor, w: Tensor) -> Tensor:
 
 @pytest.fixture
 def proven(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(im2col_points, "PROVEN", frozenset(KERNELS))
+    monkeypatch.setattr(table, "UNPROVEN", frozenset())
 
 
 def test_none_is_proposed_whose_tests_have_not_run_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     pattern = convolved(layer, *LAYER)
-    monkeypatch.setattr(im2col_points, "PROVEN", frozenset())
-    assert proposed(pattern) == [] and points(pattern.program, H200).points
-    monkeypatch.setattr(im2col_points, "PROVEN", frozenset({"im2col"}))
+    monkeypatch.setattr(table, "UNPROVEN", frozenset(KERNELS))
+    assert proposed(pattern) == [] and cuda.space(pattern.program).points
+    monkeypatch.setattr(table, "UNPROVEN", frozenset({"im2col_tma"}))
     assert {p["kernel"] for p in proposed(pattern)} == {"im2col"}
 
 
@@ -75,7 +76,7 @@ def test_none_is_proposed_whose_tests_have_not_run_on_a_gpu(monkeypatch: pytest.
 )
 def test_those_that_can_compute_it_come_first_beside_their_rivals(args: Any, how: Any, kernels: set[str]) -> None:
     program = convolved(lambda x, w: F.conv2d(x, w, **how).relu(), *args).program
-    space = points(program, H200)
+    space = cuda.space(program)
     kinds = [str(dict(p)["kernel"]) for p in space.points]
     own = [kind for kind in kinds if kind in KERNELS]
     assert set(own) == kernels and kinds[: len(own)] == own and {"gather"} <= set(kinds)

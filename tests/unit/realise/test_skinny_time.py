@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fakes.realisers import H200
-from tilewright.realise.gemm.small_m_time import resident, work_ns
+from tilewright.realise.gemm.small_m import resident, work_ns
 from tilewright.realise.gemm.time import DEPTH
 
 MEASURED = Path(__file__).parents[3] / "benchmarks" / "results" / "h200" / "skinny-settings.json"

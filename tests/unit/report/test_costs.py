@@ -21,7 +21,9 @@ def test_costs_are_split_by_stage_and_gains_are_held_against_them(tmp_path: Path
     rows = {row.stage: row for row in costs(events)}
     assert {name: row.times for name, row in rows.items()} == {
         "judging": 5, "structure": 3, "asked once more": 1, "mend": 1, "all": 10,
+        "a step, in the mean": 3,
     }  # fmt: skip
+    assert (rows["a step, in the mean"].tokens, rows["a step, in the mean"].price) == ("1500 in, 166 out", "$0.8333")
     assert (rows["structure"].tokens, rows["structure"].price) == ("2700 in, 300 out", "$1.5000")
     assert (rows["judging"].tokens, rows["judging"].price, rows["all"].price) == ("", "", "$2.5000")
     start, fused, mended = gains(events)
@@ -37,6 +39,7 @@ def test_what_nobody_knows_is_unknown_and_a_run_without_a_model_costs_nothing(tm
     on = asking(start=START, limits=Limits(calls=1))
     _, events = ran(tmp_path / "run.db", "cutegen", [scripted_reply(whole("ns 500"))], on=on)
     assert [(row.tokens, row.price) for row in costs(events) if row.stage == "structure"] == [("unknown", "unknown")]
+    assert (costs(events)[-1].tokens, costs(events)[-1].price) == ("unknown", "unknown")
     assert gains(events)[-1].per_price == ""
     assert costs(IMPROVED) == gains(IMPROVED) == ()
     assert "What it cost" not in markdown(context(), IMPROVED)

@@ -183,6 +183,19 @@ def test_who_waits_for_compilers_is_interrupted(tmp_path: Path, monkeypatch: pyt
         shared_out("child", {}, [0, 0], folder=tmp_path, jobs=2)
 
 
+def test_time_in_which_the_clock_stands_still_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As while another task of a campaign measures."""
+    monkeypatch.setattr(in_time, "_GRACE_S", 0.1)
+    monkeypatch.setattr(in_time, "_FIRST_GRACE_S", 0.1)
+    now, stood = [0.0], False
+    with pytest.raises(OutOfTime), ended_in_time(TimeBudget.of(0.1, clock=lambda: now[0])):
+        time.sleep(1.0)
+        stood, now[0] = True, 100.0
+        for _ in range(600):
+            time.sleep(0.1)
+    assert stood
+
+
 def test_a_block_that_ends_in_time_is_left_alone() -> None:
     for budget in (UNBOUNDED, TimeBudget.of(1000.0)):
         with ended_in_time(budget):

@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from tilewright.run.permits import _place, most, permit
+from tilewright.run.children import _place, most, permit
 
 
 def test_a_quarter_of_many_cores_is_left_to_others_and_few_are_shared_as_they_come() -> None:
@@ -40,7 +40,7 @@ def test_no_more_hold_one_than_there_are(tmp_path: Path) -> None:
 
 def test_another_process_counts_and_gives_back_when_it_dies(tmp_path: Path) -> None:
     source = (
-        "import pathlib, sys, time\nfrom tilewright.run.permits import permit\n"
+        "import pathlib, sys, time\nfrom tilewright.run.children import permit\n"
         "with permit(1, folder=pathlib.Path(sys.argv[1])):\n    print('held', flush=True)\n    time.sleep(600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", source, str(tmp_path)], stdout=subprocess.PIPE, text=True) as other:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,11 +21,14 @@ from pathlib import Path
 from ...facts.errors import HarnessError
 from .shared_places import Spoilt, opened, own_folder, places
 
+IN_TURNS = "TILEWRIGHT_IN_TURNS"  # in the environment of a campaign's tasks, which wait for one another's leases
 _LONGEST = 500  # of the reason for a quarantine
 _LOOK_S = 0.03  # so often who waits looks whether it is its turn
 _GRACE_S = 1.0  # so long a device stays free for an older run that waits, and perhaps was stopped
 _NOTHING: Callable[[str], None] = lambda line: None  # noqa: E731
 _said: set[str] = set()  # of what is told once a process
+_waited = [0.0]  # seconds of waits that are over
+_waiting: dict[int, float] = {}  # by thread, since when
 
 
 def lease_path(device: str, *, visible: str | None = None) -> Path:
@@ -103,9 +107,29 @@ def _say_once(say: Callable[[str], None], line: str) -> None:
         say(line)
 
 
+def waited_s() -> float:
+    """Seconds that this process has waited for leases, one that it waits for at this moment included."""
+    return _waited[0] + sum(time.monotonic() - begun for begun in list(_waiting.values()))
+
+
+def unwaited() -> float:
+    """time.monotonic(), in a campaign's task without what it waited for leases: the clock of a budget."""
+    return time.monotonic() - (waited_s() if IN_TURNS in os.environ else 0.0)
+
+
+@contextmanager
+def _counted() -> Iterator[None]:
+    thread = threading.get_ident()
+    _waiting[thread] = time.monotonic()
+    try:
+        yield
+    finally:
+        _waited[0] += time.monotonic() - _waiting.pop(thread)
+
+
 def _wait(path: Path, descriptor: int, since_ns: int) -> None:
     """Until the lease is this run's: no older one waits, or has not taken it for a while."""
-    with _place(path, since_ns):
+    with _place(path, since_ns), _counted():
         free_since = None
         while True:
             if not _locked(descriptor):

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from ...facts.errors import UserError
-from ...facts.problem import Mode, Precision, Problem, Target
+from ...facts.problem import Mode, OpenSize, Precision, Problem, Target
 from .constants import Constants
+from .open_sizes import open_sizes, showing
 from .source import parsed, text_of
 from .task import MOST_CASES, is_task, read_task
 
@@ -39,9 +40,14 @@ def read_problem(
         if name not in names:
             raise UserError(f"{path}: no `{name}`; a problem file defines Model, get_inputs and get_init_inputs")
     constants = Constants(tree)
+    cases = _cases(constants, path, target)
+    sizes: tuple[OpenSize, ...] = ()
+    if constants.line("DYNAMIC") is not None:
+        must = "be a dict of names and pairs of whole numbers"
+        sizes = open_sizes(_evaluated(constants, "DYNAMIC", path, must=must), json.loads(cases[0]), path)
     return Problem(
-        name=path.stem, path=str(path.resolve()), source=source, target=target, cases=_cases(constants, path, target),
-        mode=mode or _mode(constants, path), precision=precision,
+        name=path.stem, path=str(path.resolve()), source=source, target=target, open=sizes,
+        cases=showing(cases, sizes) if sizes else cases, mode=mode or _mode(constants, path), precision=precision,
     )  # fmt: skip
 
 

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -136,7 +136,7 @@ class Trunk(ForkServer):
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             process = subprocess.Popen(
-                [*program("tilewright.judge.candidate_process.serve"), str(theirs.fileno())],
+                [*program("tilewright.judge.candidate_process.cell_main"), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL, stdout=self._said, stderr=self._said, pass_fds=(theirs.fileno(),),
                 start_new_session=True, cwd="/", env=dict(environment),
             )  # fmt: skip
@@ -258,11 +258,25 @@ def server_for(
     return _branch(server, environment, _REFERENCE) if of_references else server
 
 
+def compile_environment() -> dict[str, str]:
+    """The variables that compilers of kernels share. They see no GPU: what they import would start CUDA, and nothing
+    could be forked of them."""
+    return {**common_environment(threads=0, outer=os.environ, device="cuda"), "CUDA_VISIBLE_DEVICES": ""}
+
+
 def compile_server() -> ForkServer:
-    """This process's server for compilers of kernels, which has imported the DSL where that is installed. It sees no
-    GPU: what it imports would start CUDA, and nothing could be forked of it."""
-    environment = common_environment(threads=0, outer=os.environ, device="cuda")
-    return _branch(_trunk(environment), {**environment, "CUDA_VISIBLE_DEVICES": ""}, _COMPILER)
+    """This process's server for compilers of kernels, which has imported the DSL where that is installed."""
+    trunk = _trunk(common_environment(threads=0, outer=os.environ, device="cuda"))
+    return _branch(trunk, compile_environment(), _COMPILER)
+
+
+@contextlib.contextmanager
+def skeleton_server(folder: Path, environment: Mapping[str, str], imports: Sequence[str]) -> Iterator[ForkServer]:
+    """A branch of `compile_server` that has imported the modules of ours `imports` in `folder`, and ends with the
+    context; `compile_server` itself where nothing can run on what they leave behind."""
+    parent = compile_server()
+    with contextlib.closing(Branch(parent, environment=environment, imports=imports, folder=folder)) as branch:
+        yield parent if branch.spoilt else branch
 
 
 def left_aside() -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Reverse-mode differentiation of graphs: from what a module computes to what its gradients take, node by node."""
 
+from .depthwise import with_depthwise
 from .segments import segments
 
-__all__ = ["segments"]
+__all__ = ["segments", "with_depthwise"]

@@ -8,11 +8,13 @@ from itertools import pairwise
 from math import prod
 
 from tilewright.ir.contraction import Contracted, contracted
+from tilewright.ir.convolution import convolved
 from tilewright.ir.graph import VIEWS, Call, Graph, Node, Ref, Struct
 from tilewright.ir.program import POINTWISE, REDUCTIONS, SCANS
 
 from ..lowering.lower import FLOATS, Expr, wide
 from .again import Again
+from .convolutions import convolution_shares
 from .rules import RULES, Operand, Use
 from .tape import Tape, padded, summed_to
 
@@ -172,9 +174,15 @@ class _Reverse:
 
     def _through_product(self, node: Node, g: Expr) -> None:
         """With the upstream rounded to the product's type, as torch has it."""
-        found = contracted(self.calls[node.origin], self.nodes)
-        assert found is not None
+        call = self.calls[node.origin]
         g = g.to(node.dtype).to(g.dtype)
+        convolution = convolved(call, self.nodes, types=FLOATS)
+        if convolution is not None:
+            for name, share in convolution_shares(self.again, convolution, g, self.wanted):
+                self._give(name, share, among=share.shape)
+            return
+        found = contracted(call, self.nodes)
+        assert found is not None
         if found.added:
             self._give(found.added, g if found.beta == 1 else g * found.beta, among=node.shape)
         whole = (g if found.alpha == 1 else g * found.alpha).expand(node.shape).to(node.dtype)

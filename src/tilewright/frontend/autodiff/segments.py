@@ -14,10 +14,12 @@ from dataclasses import replace
 
 from tilewright.facts.segment import Segment
 from tilewright.ir.contraction import contracted
+from tilewright.ir.convolution import convolved
 from tilewright.ir.graph import SOURCES, VIEWS, Call, Graph, Node, Ref, Struct
 from tilewright.ir.program import DTYPE_BYTES, POINTWISE, REDUCTIONS, SCANS
 
 from ..lowering.lower import FLOATS
+from .convolutions import leads_through_convolution
 from .reverse import derived, has_rule, leads_through
 
 _MOVES = VIEWS | {"slice", "index"}  # made by whoever reads them
@@ -49,7 +51,11 @@ class _Cut:
 
     def operands(self, product: Node) -> tuple[str, str]:
         """What a product multiplies, or of what that is a view or a part."""
-        found = contracted(self.calls[product.origin], self.nodes)
+        call = self.calls[product.origin]
+        convolution = convolved(call, self.nodes, types=FLOATS)
+        if convolution is not None:
+            return self.root(convolution.x.name), self.root(convolution.weight.name)
+        found = contracted(call, self.nodes)
         assert found is not None
         return self.root(found.left.name), self.root(found.right.name)
 
@@ -57,6 +63,9 @@ class _Cut:
         call = self.calls.get(node.origin)
         if node.op != "call" or call is None or call.results != (node.name,) or call.ordered or node.name in self.but:
             return False
+        convolution = convolved(call, self.nodes, types=FLOATS)
+        if convolution is not None:
+            return leads_through_convolution(convolution)
         found = contracted(call, self.nodes)
         alike = found is not None and {node.dtype, found.left.dtype, found.right.dtype} == {node.dtype}
         return found is not None and alike and node.dtype in FLOATS and leads_through(found)

@@ -38,6 +38,14 @@ class Tape(Builder):
         self.calls[call.name] = call
         return self.add(Node(name=name, op="call", shape=tuple(shape), dtype=left.dtype, origin=call.name))
 
+    def called(self, call: Call, *, like: Node, item: int = 0) -> Expr:
+        """The one result of a call that is used, laid out as another value."""
+        self.calls[call.name] = call
+        return self.add(
+            Node(name=call.results[item], op="call", shape=like.shape, dtype=like.dtype, origin=call.name,
+                 item=item, order=like.order)
+        )  # fmt: skip
+
     def sources(self, name: str) -> tuple[str, ...]:
         """What this node reads."""
         node = self.nodes[name]

@@ -1,5 +1,5 @@
 """Declared algebra: a product of matrices of which only sums are wanted, with its weights summed first; convolutions,
-norms and pools as `convolutions`, `before_norms` and `pools` have them.
+norms, pools and loops of cells as `convolutions`, `before_norms`, `pools` and `cells` have them.
 
     sum over n of (x @ w)[m, n]      = x @ (sum over n of w[:, n])       a matrix and a vector
     sums over windows of n           = x @ (sums over windows of w)      fewer columns (average pooling)
@@ -22,14 +22,15 @@ from dataclasses import dataclass, replace
 from math import prod
 from string import ascii_letters
 
+from tilewright.ir.bands import Bands
 from tilewright.ir.contraction import contracted
 from tilewright.ir.graph import Graph, Node
 
 from ..lowering.form import Form, Stuck, aligned, spread
 from ..lowering.lower import FLOATS, Expr, NotLowered
 from .before_norms import without_bias
+from .cells import looped_cells
 from .convolutions import less_convolved
-from .diagonal import diagonal
 from .draft import Draft
 from .folded import folded
 from .linear import finished, summed, through
@@ -58,7 +59,7 @@ def rewritten(graph: Graph, *, in_part: bool = True) -> Rewritten | None:
     `in_part`: whether kernels can make a part of a product, or of its sums."""
     steps: list[str] = []
     spared = 0
-    for of_convolutions in (without_bias, less_convolved, joined_pools):
+    for of_convolutions in (without_bias, less_convolved, joined_pools, looped_cells):
         while (made := of_convolutions(graph, LEAST_FLOPS)) is not None:
             graph, step, flops = made
             steps.append(step)
@@ -288,3 +289,38 @@ def _read(x: Expr, letters: str) -> tuple[str, str]:
         known = dict(zip(node.dims, letters, strict=True))
         node, letters = x.builder.nodes[node.sources[0]], "".join(known[d] for d in range(len(letters)))
     return node.name, letters
+
+
+# ---- The diagonal of a matrix that the graph shows to be zero elsewhere (`diag`, `diag_embed`, a mask of one
+# diagonal).
+
+
+def diagonal(matrix: Expr, own: int, summed: int) -> Expr | None:
+    """A vector along dimension `own`, where the matrix along it and `summed` is zero but for its diagonal; with its
+    other dimensions, `summed` left out."""
+    builder, node = matrix.builder, matrix.node
+    nodes = builder.nodes
+    bands = Bands(nodes)
+    order, casts = list(range(len(node.shape))), []
+    while node.op in ("permute", "to"):
+        if node.op == "to":
+            casts.append(node.dtype)
+        else:
+            order = [node.dims[d] for d in order]
+        node = nodes[node.sources[0]]
+    first, second = order[own], order[summed]
+    if node.op != "where" or node.args[2] != 0 or not all(isinstance(a, str) for a in node.args[:2]):
+        return None
+    condition, value = (nodes[str(a)] for a in node.args[:2])
+    off = len(node.shape) - len(condition.shape)
+    if condition.op != "eq" or bands.where(condition.name, first - off, second - off) != (0, 0):
+        return None
+    given = aligned(builder, value, node.shape)
+    if given.shape[first] != 1 and given.shape[second] != 1:
+        return None
+    along, gone = (first, second) if given.shape[second] == 1 else (second, first)
+    kept = [along if d == own else order[d] for d in range(len(order)) if d != summed]
+    vector = given.permute((*kept, gone)).reshape(tuple(given.shape[d] for d in kept))
+    for dtype in reversed(casts):
+        vector = vector.to(dtype)
+    return vector

@@ -17,7 +17,9 @@ import json
 import os
 import signal
 import socket
+import sys
 import tempfile
+import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,10 +29,10 @@ import torch._dynamo  # tracing would import it, for seconds in each cell; _indu
 
 from ..wire import calls as wire
 from ..wire.channel import Channel
+from . import absent
 from . import channel_thread as porter
 from .confine import Confinement, adopt_orphans, close_memory, confine
 from .load import installed_paths
-from .module_stash import hiding_place, put_away
 from .session import CandidateSession
 from .tripwire import Tripwire, own_modules
 
@@ -179,3 +181,30 @@ def opened(end: socket.socket, server: int) -> Iterator[Any]:
     gc.collect()
     gc.freeze()  # a collection walks what came after torch alone: microseconds, not a tenth of a second
     return requests
+
+
+# ---- Our own modules, put away before a candidate is loaded. A candidate must run where Tilewright is not installed:
+# in its cell `import tilewright` finds nothing. What is installed in the same folder (of a wheel that is site-packages,
+# where all else lies) is found as before.
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def hiding_place(folder: Path) -> Path:
+    """A folder in `folder` whose `sitecustomize` hides Tilewright from each Python process that starts with it on its
+    path. To be made before the disk is closed."""
+    place = folder / "site"
+    place.mkdir(exist_ok=True)
+    text = Path(absent.__file__).read_text(encoding="utf-8")
+    (place / "sitecustomize.py").write_text(f"{text}\n\nstart_without({_ROOT.name!r})\n", encoding="utf-8")
+    return place
+
+
+def put_away(place: Path) -> None:
+    """Forget Tilewright: no import finds a module of it from now on, neither here nor in a process that is forked or
+    started from here, unless that leaves the environment aside (`python -I`): then the closed disk alone denies it.
+    What was imported lives on, out of `sys.modules`. `place`: what `hiding_place` gave."""
+    absent.hide(_ROOT.name)
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    others = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(place), others)))

@@ -10,6 +10,9 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import torch
+from torch.utils._device import DeviceContext
+
 from ..memory import driver
 from ..wire import calls as wire
 from . import values
@@ -17,7 +20,6 @@ from .arenas import MappedArenas
 from .collector import keep_what_is_there
 from .load import EXCERPT_BYTES, CodeRaised, blaming, is_out_of_memory, last_line, load_candidate
 from .looks import Looks
-from .modes import require_no_modes
 from .moving import read_attributes
 from .state import MovingState, hidden_specs, state_specs
 from .subject import CandidateSubject, poisoned
@@ -145,3 +147,20 @@ class CandidateSession:
     def _count_fallbacks(self, request: wire.CountFallbacks) -> wire.Fallbacks:
         counts = found.items() if isinstance(found := getattr(self._entry_module, "FALLBACKS", None), dict) else ()
         return wire.Fallbacks(counts=tuple((str(k)[:200], int(v)) for k, v in counts))
+
+
+# ---- Modes that the code under test leaves on: torch then calls it back whenever the cell touches a tensor
+
+_dispatch = torch._C._len_torch_dispatch_stack
+_functions = torch._C._len_torch_function_stack
+_function_at = torch._C._get_function_stack_at
+
+
+def require_no_modes() -> None:
+    """Raise CodeRaised("tampering") where this thread has a mode on, but for torch.set_default_device's: what is timed
+    could do nothing then, and the work when its result is read."""
+    strange = [type(m).__name__ for m in map(_function_at, range(_functions())) if not isinstance(m, DeviceContext)]
+    if _dispatch():
+        strange.append("a dispatch mode")
+    if strange:
+        raise CodeRaised("tampering", f"it leaves {strange[0]} on, through which it sees every tensor that is read")

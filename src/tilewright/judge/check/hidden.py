@@ -10,6 +10,7 @@ import json
 import random
 from collections.abc import Callable, Generator, Sequence
 
+from ...facts.problem import OpenSize
 from ..client import CellFault
 from ..wire import messages as wire
 from .check import RefusedByCheck
@@ -26,23 +27,25 @@ Variants = Generator[wire.Variant, bool, None]
 Extents = tuple[tuple[int, int], ...]
 
 
-def variants(kwargs: str, described: wire.Described) -> Variants:
-    """Variants of a case, the most telling first. The reference may refuse any of them: whether it took one is to be
-    sent back."""
+def variants(
+    kwargs: str, described: wire.Described, *, sizes: Sequence[OpenSize] = (), rng: random.Random | None = None
+) -> Variants:
+    """Variants of a case, the most telling first: at other values of its open `sizes`, if it has any. The reference may
+    refuse any of them: whether it took one is to be sent back."""
     batch, fits = _rows(described)
     larger = 4 * described.work.bytes_moved < MOST_BYTES
     numbers = json.loads(kwargs)
-    if numbers:
+    if sizes:
+        yield from _by_open_sizes(numbers, sizes, described, rng or random.Random(0))
+    elif numbers:
         yield from _by_keywords(numbers, larger=larger)
     elif batch:
         yield from _by_dimensions(described, batch, fits, larger=larger)
 
 
-def offer(
-    kwargs: str, described: wire.Described, found: Sequence[object], *, take: Callable[[wire.Variant], bool]
-) -> None:
-    """Have `take`, which says whether the reference takes a variant, add some to `found`: SHAPES at most."""
-    offered = variants(kwargs, described)
+def offer(offered: Variants, found: Sequence[object], *, take: Callable[[wire.Variant], bool]) -> None:
+    """Have `take`, which says whether the reference takes a variant, add some of those offered to `found`: SHAPES at
+    most."""
     try:
         variant = next(offered)
         while len(found) < SHAPES:
@@ -62,6 +65,19 @@ def _rows(described: wire.Described) -> tuple[int, int]:
     """Rows of the case, 0 where no input has any; and how many of them, one at least, stay within MOST_BYTES."""
     batch = next((s.shape[0] for s in described.inputs if s.shape), 0)
     return batch, max(1, min(batch, int(batch * MOST_BYTES / max(described.work.bytes_moved, 1))))
+
+
+def _by_open_sizes(
+    numbers: dict[str, object], sizes: Sequence[OpenSize], described: wire.Described, rng: random.Random
+) -> Variants:
+    """The least sizes, any others, and the greatest of them that fit into the memory of a variant."""
+    most = max(MOST_BYTES, described.work.bytes_moved) / max(described.work.bytes_moved, 1)
+    share = most ** (1 / len(sizes))  # by which each may grow
+    greatest = {s.name: max(s.low, min(s.high, int(s.size * share))) for s in sizes}
+    others = {s.name: rng.randint(s.low, greatest[s.name]) for s in sizes}
+    for change in ({s.name: s.low for s in sizes}, others, greatest):
+        text = json.dumps(numbers | change, sort_keys=True)
+        yield wire.Variant(kwargs=text, batch=0, extents=(), strided=False)
 
 
 def _by_keywords(numbers: dict[str, object], *, larger: bool) -> Variants:

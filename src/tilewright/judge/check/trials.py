@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..client import CellFault
+from ..memory.case_memory import CaseMemory
 from ..memory.sameness import same_bits
 from ..wire import messages as wire
 from .check import Check
 from .findings import RefusedByCheck
-from .plan import BOUNDARY, BRIEF, OWN, TIES, Trial
-from .turns import FlippedElements
+from .plan import BOUNDARY, BRIEF, OWN, TIES, Trial, is_stepped
 
 # Kinds of upstream gradients, in turn over the trials (training), and those that come in another layout.
 _UPSTREAM = ("normal", "ones", "alone", "sparse")
@@ -107,3 +107,35 @@ def _unchanged(check: Check, first: wire.Called) -> None:
             raise RefusedByCheck(
                 "result_changes", f"case {check.case}: output {i} of an earlier call changed when it was called again"
             )
+
+
+# ---- How many results were brought beside where they turn (judge.reference_process.boundary), and when that is
+# enough.
+
+_ENOUGH = 64  # groups: a lower class is wrong in about half of them
+_IN_VAIN = 4  # trials for each output, after which it is given up that anything turns; of floating ones, one
+
+
+class FlippedElements:
+    """The trials of the boundary family on one case."""
+
+    def __init__(self, memory: CaseMemory) -> None:
+        self._memory = memory
+        self._trials = self._turned = 0
+
+    @property
+    def enough(self) -> bool:
+        """Whether each output was followed and enough was turned, or nothing turns at all."""
+        outputs = len(self._memory.described.outputs)
+        if self._turned == 0:
+            return self._trials >= outputs * (_IN_VAIN if is_stepped(self._memory.described.outputs) else 1)
+        return self._trials >= outputs and self._turned >= _ENOUGH
+
+    def approach(self, seed: int, *, state: bool) -> bool:
+        """Move pool set 0, an own draw, or (where `state` says that the candidate is given it) the reference's state
+        to where results turn; False where none does."""
+        found = self._memory.appeals.approach(0, seed=seed, number=self._trials, state=state)
+        self._trials += 1
+        turned = found.turned if found is not None else 0
+        self._turned += turned
+        return turned > 0

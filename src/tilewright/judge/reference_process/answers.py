@@ -21,6 +21,7 @@ from .describing import describe, traced
 from .ensemble import Question
 from .families import upstream
 from .observe import observed
+from .open_sizes import tried
 from .reference import Reference
 from .replay import replayed
 from .truths import write_truth
@@ -146,8 +147,11 @@ Answer = Callable[[Reference, MappedArenas, Any], Any]
 ANSWERS: Mapping[type, Answer] = {
     wire.ConstructCase: _construct_case, wire.StoreInit: _store_init, wire.Warm: _warm, wire.MakeInputs: _make_inputs,
     wire.AddCase: lambda reference, _, r: reference.add_case(r.base, r.variant),
-    wire.Describe: lambda reference, _, r: describe(reference, r.seed, trace=r.trace, training=r.training),
+    wire.Describe: lambda reference, _, r: describe(
+        reference, r.seed, trace=r.trace, training=r.training, rows=r.rows
+    ),
     wire.Trace: lambda reference, _, r: traced(reference, r.args, r.inputs),
+    wire.TryOpenSizes: lambda reference, _, r: tried(reference, r.sizes, r.seed),
     wire.Redraw: lambda reference, _, r: reference.state.redraw(r.seed, spread=r.spread, context=r.context),
     wire.PutBack: lambda reference, _, r: reference.state.put_back(),
     wire.MarkState: _mark_state, wire.RedrawAlike: _redraw_alike, wire.Rearrange: _rearrange,

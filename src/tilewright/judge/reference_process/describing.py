@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -27,14 +27,13 @@ from .eight_bits import computable
 from .families import OWN, upstream
 from .learn import learn
 from .problem import require_tensors
-from .randomness import differ, far, is_random, sampled
 from .rearrange import runs_on_cpu
 from .reference import Reference
 from .structure import NOT_NEGATIVE, Structure, structure_of
 from .variant import indexes
 
 
-def describe(reference: Reference, seed: int, *, trace: bool, training: bool = False) -> Described:
+def describe(reference: Reference, seed: int, *, trace: bool, training: bool = False, rows: bool = True) -> Described:
     """Run the case and say what is known of it; the state is as before afterwards."""
     text, inputs = reference.inputs(seed, OWN)
     subject = reference.subject
@@ -80,7 +79,7 @@ def describe(reference: Reference, seed: int, *, trace: bool, training: bool = F
     subject.drop()
     _learn_structure(reference, text, inputs, seed + 2)
     before.restore()
-    graph, failure = _trace(subject, text, inputs) if trace else ("", "")
+    graph, failure = _trace(subject, text, inputs, rows=rows) if trace else ("", "")
     before.restore()
     init: list[Tensor] = []
     try:
@@ -132,7 +131,9 @@ def _first_run(subject: CandidateSubject, text: str, inputs: Sequence[Tensor]) -
     return result
 
 
-def _trace(subject: CandidateSubject, text: str, inputs: Sequence[Tensor]) -> tuple[str, str]:
+def _trace(
+    subject: CandidateSubject, text: str, inputs: Sequence[Tensor], *, rows: bool = True
+) -> tuple[str, str]:  # fmt: skip
     from ...frontend.rows import traced
     from ...frontend.trace import trace, trace_training
 
@@ -142,7 +143,7 @@ def _trace(subject: CandidateSubject, text: str, inputs: Sequence[Tensor]) -> tu
     try:
         if gradients.outputs:
             return codec.dumps(trace_training(*given, inputs, gradients)), ""
-        on_cpu = all(t.device.type == "cpu" for t in inputs)  # there alone do kernels take any number of rows
+        on_cpu = rows and all(t.device.type == "cpu" for t in inputs)  # there alone do kernels take any number of rows
         graph = traced(*given) if on_cpu else trace(*given)
         return codec.dumps(graph), ""
     except Exception as error:  # whatever torch's tracers raise, the module then stays torch's
@@ -175,3 +176,59 @@ def _takes(subject: CandidateSubject, text: str, inputs: Sequence[Tensor]) -> bo
     except Exception:  # whatever it raises, it does not take them
         return False
     return not any(t.is_floating_point() and bool(t.isnan().any()) for t in results)
+
+
+# ---- Whether a module draws random numbers: it does where two seeds differ by more than one seed repeated does.
+# Operations that add in whatever order threads come by differ from call to call, too, and so does what was chosen among
+# several algorithms: the same under one seed as under two.
+
+_CALLS = 4  # of either kind
+_MORE = 2.0  # times what a repeated seed makes
+_FAR = 0.02  # of the norm: dropout moves far more, the order of a sum far less
+_SAMPLE = 1 << 26  # elements of a result that are kept for a comparison
+Run = Callable[[int], Sequence[Tensor]]
+
+
+def is_random(run: Run, seed: int) -> bool:
+    """Whether some output of `run(seed)` depends on the seed; every run starts from the same state."""
+    first = run(seed)
+    repeated = [_distances(first, run(seed)) for _ in range(_CALLS)]
+    others = [_distances(first, run(seed + 1 + i)) for i in range(_CALLS)]
+    pairs = zip(zip(*repeated, strict=True), zip(*others, strict=True), strict=True)
+    return any(min(by_seed) > _MORE * max(by_itself) for by_itself, by_seed in pairs)
+
+
+def differ(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
+    """Whether two runs differ at all."""
+    return len(first) != len(second) or any(d > 0 for d in _distances(first, second))
+
+
+def far(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
+    """Whether two runs differ by more than another order of summation could explain."""
+    if len(first) != len(second):
+        return True
+    norms = [float(torch.nan_to_num(torch.view_as_real(a) if a.is_complex() else a).double().norm()) for a in first]
+    return any(d > _FAR * norm for d, norm in zip(_distances(first, second), norms, strict=True))
+
+
+def sampled(tensor: Tensor) -> Tensor:
+    """The tensor, or evenly spaced elements of a very large one: a second copy of it may not fit."""
+    tensor = tensor.detach()
+    return tensor if tensor.numel() <= _SAMPLE else tensor.reshape(-1)[:: -(-tensor.numel() // _SAMPLE)].clone()
+
+
+def _distances(first: Sequence[Tensor], second: Sequence[Tensor]) -> tuple[float, ...]:
+    """By output; infinite where shapes differ."""
+    return tuple(_distance(a, b) if a.shape == b.shape else float("inf") for a, b in zip(first, second, strict=True))
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    if a.is_complex():
+        a, b = torch.view_as_real(a), torch.view_as_real(b)
+    if not a.is_floating_point():
+        return float((a != b).sum())
+    if a.element_size() == 1:
+        a, b = a.float(), b.float()
+    strange = (torch.isfinite(a) != torch.isfinite(b)).sum()
+    apart = (torch.nan_to_num(a) - torch.nan_to_num(b)).double()
+    return float(apart.norm()) + float(strange)

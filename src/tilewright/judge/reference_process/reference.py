@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ from .problem import ProblemModule, load_problem
 from .structure import Structure
 from .ties import TIES, tied
 from .variant import resized, restrided
+
+_NOTHING: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,9 +115,10 @@ class Reference:
             tensors = [restrided(t, i) for i, t in enumerate(tensors)]
         return text, tuple(tensors)
 
-    def own_inputs(self, seed: int) -> tuple[str, list[Tensor]]:
+    def own_inputs(self, seed: int, changes: Mapping[str, int] = _NOTHING) -> tuple[str, list[Tensor]]:
+        """As the problem draws them, where some of the case's arguments may be others."""
         with blaming("raised", "get_inputs raised"):
-            args = self._draw(seed)
+            args = self._draw(seed, {**self._case, **changes})
         if not isinstance(args, list | tuple | dict):
             raise CodeRaised("bad_arguments", f"get_inputs returns a {type(args).__name__}, not a list or dict")
         tensors: list[Tensor] = []
@@ -150,14 +154,14 @@ class Reference:
             tensors += upstream(like, "normal", seed)
         return text, tensors
 
-    def _draw(self, seed: int) -> Any:
+    def _draw(self, seed: int, case: Mapping[str, Any]) -> Any:
         """get_inputs under the device's context; on the CPU where that does not work (it is moved then)."""
         seed_all(seed)
         if self._device == "cpu":
-            return self._problem.get_inputs(**self._case)
+            return self._problem.get_inputs(**case)
         try:
             with torch.device(self._device):
-                return self._problem.get_inputs(**self._case)
+                return self._problem.get_inputs(**case)
         except Exception:  # some draw with NumPy or with CPU generators: only the second refusal counts
             seed_all(seed)
-            return self._problem.get_inputs(**self._case)
+            return self._problem.get_inputs(**case)

@@ -14,6 +14,7 @@ from ...facts.problem import TensorSpec, Work
 from .ablation import *  # noqa: F403  as are the others below: one name for all that a reference's process is told
 from .approaches import *  # noqa: F403
 from .calls import *  # noqa: F403
+from .open_sizes import *  # noqa: F403
 from .parsing import *  # noqa: F403
 from .parts import *  # noqa: F403
 from .parts import Attribute, NamedSpec, OutputFacts, TensorRef
@@ -61,12 +62,14 @@ class AddCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Describe:
-    """In a reference cell: run the constructed case once and say all that is known of it. `trace`: also its graph.
-    `training`: each call from here on is a step, forward and backward."""
+    """In a reference cell: run the constructed case once and say all that is known of it. `trace`: also its graph, and
+    with `rows` what of it may have any number of rows. `training`: each call from here on is a step, forward and
+    backward."""
 
     seed: int
     trace: bool
     training: bool = False
+    rows: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,7 +57,7 @@ class Columns {
  public:
   Columns(const Arguments<P>& given, bool) : arguments(given) {
     for (int d = 0; d < P::RANK; ++d) (P::REDUCED >> d & 1 ? outer : kept).push(arguments, d);
-    pieces = Pieces(kept.pop().size);
+    pieces = Pieces(kept.lanes(arguments).size);
     steps = outer.pop();
   }
 

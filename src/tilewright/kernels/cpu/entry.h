@@ -208,17 +208,17 @@ int call(const TVMFFIAny* values, int32_t count, TVMFFIAny* result) {
   if (count != P::ARGUMENTS + 2) return refuse("TypeError", count, "wrong number of arguments");
   Arguments<P> arguments;
   bool contiguous = true, right = true;
-  if constexpr (P::OPEN) {  // the first tensor that has rows says how many
+  for (int d = 0; d < P::RANK; ++d) {  // the first tensor that has an open dimension says its size
+    if (!(P::OPEN >> d & 1)) continue;
     int t = 0;
-    while (P::shape[t][0] == 1) ++t;
+    while (P::shape[t][d] == 1) ++t;
     const DLTensor* tensor = as_tensor(values[P::given[t]]);
-    if (tensor != nullptr && tensor->ndim == P::RANK) arguments.rows = tensor->shape[0];
+    arguments.open[d] = tensor != nullptr && tensor->ndim == P::RANK ? tensor->shape[d] : P::domain[d];
   }
   for (int t = 0; t < P::TENSORS; ++t) {
     if (t == P::OPERANDS - P::Loads::COUNT) t = P::OPERANDS;  // the loads' slots follow
     int64_t shape[P::RANK];
-    for (int d = 0; d < P::RANK; ++d) shape[d] = P::shape[t][d];
-    if (P::OPEN && shape[0] > 1) shape[0] = arguments.rows;
+    for (int d = 0; d < P::RANK; ++d) shape[d] = P::shape[t][d] > 1 ? arguments.size(d) : 1;
     const DLTensor* tensor = expected(values, P::given[t], P::code[t], P::bytes[t], shape, P::RANK);
     if (tensor == nullptr) return -1;
     arguments.base.at[t] = start_of(tensor);
@@ -229,6 +229,7 @@ int call(const TVMFFIAny* values, int32_t count, TVMFFIAny* result) {
       arguments.stride[d][t] = still ? 0 : stride;
       dense *= tensor->shape[d];
     }
+    if (P::OPEN >> P::VECTOR & 1 && arguments.size(P::VECTOR) == 1) arguments.stride[P::VECTOR][t] = P::lane[t];
     if (t >= P::OPERANDS) prefer_huge_pages(arguments.base.at[t], dense);
     contiguous = contiguous && arguments.stride[P::VECTOR][t] == P::lane[t];
   }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -11,9 +12,10 @@ from torch import Tensor
 
 from ..ops import DTYPES
 from .build import load, macros
+from .sized import resized
 
 KnobValue = int | str | bool
-_MOST_SIZES = 64  # of rows, for which what outputs look like is kept
+_MOST_SIZES = 64  # sizes for which what outputs look like is kept
 
 
 class Kernel:
@@ -29,15 +31,15 @@ class Kernel:
         outputs: Sequence[tuple[tuple[int, ...], str]],
         knobs: dict[str, KnobValue],
         legal: Mapping[str, tuple[KnobValue, ...]],
-        rows: int | None = None,
+        sizes: Mapping[int, int] = MappingProxyType({}),
     ) -> None:
-        """`rows`: the operand that says how many rows there are, where that is left open (see `cpu_source.open_rows`);
-        None: as many as `outputs` says."""
+        """`sizes`: of the dimensions whose size is left open, the operand that says it; all others are as `outputs`
+        says."""
         self._source = source
         # empty_like of a one-element expanded tensor is the cheapest way to a fresh contiguous one
         self._outputs = tuple(torch.empty(1, dtype=DTYPES[dtype]).expand(shape) for shape, dtype in outputs)
-        self._rows = rows
-        self._outputs_of = {outputs[0][0][0]: self._outputs} if rows is not None else {}
+        self._sizes = dict(sizes)
+        self._outputs_of: dict[tuple[int, ...], tuple[Tensor, ...]] = {}
         self._knobs = knobs
         self._legal = legal
         self._run: Callable[..., Any] | None = None
@@ -56,7 +58,7 @@ class Kernel:
 
     def launch(self, *operands: Tensor) -> tuple[Tensor, ...]:
         """Outputs, freshly allocated and contiguous. Operands have the program's aligned shapes and any strides."""
-        likes = self._outputs if self._rows is None else self._likes(operands[self._rows].shape[0])
+        likes = self._likes(operands) if self._sizes else self._outputs
         made = tuple(map(torch.empty_like, likes))
         run = self._run or self._load()
         if run(*operands, *made, torch.get_num_threads(), self._stream):
@@ -64,12 +66,15 @@ class Kernel:
             run(*(o.contiguous() for o in operands), *made, torch.get_num_threads(), self._stream)
         return made
 
-    def _likes(self, rows: int) -> tuple[Tensor, ...]:
-        found = self._outputs_of.get(rows)
+    def _likes(self, operands: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        now = tuple([operands[number].shape[dimension] for dimension, number in self._sizes.items()])
+        found = self._outputs_of.get(now)
         if found is None:
-            found = tuple(like[:1].expand(rows, *like.shape[1:]) for like in self._outputs)
+            shapes = (resized(like.shape, self._sizes, operands) for like in self._outputs)
+            bare = (like[(slice(0, 1),) * like.dim()] for like in self._outputs)
+            found = tuple(like.expand(shape) for like, shape in zip(bare, shapes, strict=True))
             if len(self._outputs_of) < _MOST_SIZES:
-                self._outputs_of[rows] = found
+                self._outputs_of[now] = found
         return found
 
     def _load(self) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ class Rows {
       if (d != P::VECTOR) (P::REDUCED >> d & 1 ? outer : kept).push(arguments, d);
     }
     outer.push(arguments, P::VECTOR);
-    inner = outer.pop();
+    inner = outer.lanes(arguments);
     streaming = stream && (outer.depth == 0 || inner.size % LANES == 0);
     for (int t = P::OPERANDS; t < P::TENSORS; ++t) streaming = streaming && aligned(t);
   }

@@ -10,7 +10,7 @@
 // dimensions d of step[k][d] times the position there. CHECKED is the set of those that may lie outside. A load that gathers
 // reads dimension GATHERED where a value says, which differs from lane to lane if it VARIES.
 //
-// Where P is OPEN, dimension 0 has any size that tensors agree on, and domain and shape hold the usual one.
+// OPEN is the set of dimensions that have any size that tensors agree on; of these, domain and shape hold one of many.
 //
 // Outputs that are `summed` hold sums over the rows in PARTS parts (0: there are none), the parts along their first dimension
 // that is not reduced.
@@ -43,10 +43,14 @@ template <class P>
 struct Arguments {
   Places<P> base;
   int64_t stride[P::RANK][P::TENSORS];
-  int64_t rows = P::domain[0];
+  int64_t open[P::RANK];  // sizes of the dimensions that have any
 
-  int64_t size(int dimension) const { return P::OPEN && dimension == 0 ? rows : P::domain[dimension]; }
-  int64_t points() const { return P::POINTS / P::domain[0] * size(0); }
+  int64_t size(int dimension) const { return P::OPEN >> dimension & 1 ? open[dimension] : P::domain[dimension]; }
+  int64_t points() const {
+    int64_t count = 1;
+    for (int d = 0; d < P::RANK; ++d) count *= size(d);
+    return count;
+  }
 };
 
 template <class P>
@@ -106,11 +110,17 @@ struct Nest {
     for (int d = depth - 1; d >= 0; index /= loops[d--].size) digits[d] = d > 0 ? index % loops[d].size : index;
   }
 
-  // Takes the innermost loop off: what the lanes run along.
+  // Takes the innermost loop off.
   Loop<P> pop() {
     if (depth == 0) return {1, {}, P::VECTOR};
     points /= loops[depth - 1].size;
     return loops[--depth];
+  }
+
+  // The same of what the lanes run along, whose dimension was pushed last. One that is open and has size 1 here has no loop.
+  Loop<P> lanes(const Arguments<P>& arguments) {
+    if (P::OPEN >> P::VECTOR & 1 && arguments.size(P::VECTOR) == 1) return {1, {}, P::VECTOR};
+    return pop();
   }
 
  private:

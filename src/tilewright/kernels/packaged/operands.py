@@ -67,13 +67,12 @@ def _has(fused: Any, rows: int, device: Any) -> bool:
 
 
 def adapt_products() -> None:
-    """The same of `FusedProduct`, and of `FusedConv` and `FusedAttention` where they are there, which take operands of
-    the Spec's shapes alone."""
+    """The same of `FusedProduct`, and of every `RecordedKernel` where there are any, which take operands of the Spec's
+    shapes alone."""
     host = import_module(".cuda.gemm.host.fused", __package__)
     _adapt_whole(host, host.FusedProduct)
-    for folder, name in (("conv", "FusedConv"), ("attention", "FusedAttention")):
-        if find_spec(f".cuda.{folder}", __package__) is not None:
-            _adapt_whole(host, getattr(import_module(f".cuda.{folder}.fused", __package__), name))
+    if find_spec(".cuda.host", __package__) is not None:
+        _adapt_whole(host, import_module(".cuda.host.recorded_kernel", __package__).RecordedKernel)
 
 
 def _adapt_whole(host: Any, fused: Any) -> None:

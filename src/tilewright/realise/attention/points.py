@@ -13,6 +13,7 @@ from ...ir.program import Program
 from ...kernels.cuda.attention.order import TileOrder
 from ...kernels.cuda.attention.shape import AttentionShape
 from ...kernels.cuda.attention.tiles import KNOBS as LEGAL
+from ...kernels.cuda.attention.tiles import PLAIN, VARIANTS
 from ...kernels.cuda.attention.tiles import AttentionPoint, make_point
 from .shape import attention_of
 
@@ -22,7 +23,8 @@ _ABOUT = {
     "stages": "buffers of tiles of keys, and as many of values",
     "precision": "what stands for fp32: three products of fp16 pairs each",
     "splits": "CTAs that share the keys of a tile of queries; a second pass combines what they give",
-    "skips": "whether a pass before lists the tiles that a mask leaves, and no others are visited",
+    "skips": "whether a pass before finds the tiles that a mask leaves, and no others are visited",
+    "kernel": "its name in `table.UNPROVEN`",
 }  # fmt: skip
 KNOBS = tuple(Knob(name=name, values=values, about=_ABOUT[name]) for name, values in LEGAL.items())
 # Estimates, of an H100's vendor's numbers: clocks of a multiprocessor.
@@ -48,7 +50,8 @@ def space(program: Program, shape: AttentionShape, device: Device) -> Space:
         for tile_n in LEGAL["tile_n"]:
             for stages, (splits, skips) in product((2, 3, 1), _shared(shape, 64 * groups, device)):
                 knobs = {"groups": groups, "tile_n": tile_n, "stages": stages, "precision": precision,
-                         "splits": splits, "skips": skips}  # fmt: skip
+                         "splits": splits, "skips": skips,
+                         "kernel": VARIANTS if skips or splits > 1 else PLAIN}  # fmt: skip
                 try:
                     made = make_point(shape, knobs)
                 except ValueError:
@@ -66,19 +69,19 @@ def _shared(shape: AttentionShape, tile_m: int, device: Device) -> list[tuple[in
     share keys where there are fewer tiles of queries than multiprocessors."""
     ctas = ceil(shape.rows / tile_m) * shape.batches
     wanted = [n for n in LEGAL["splits"] if n == 1 or (n - 1) * ctas < device.processors]
-    return [(n, False) for n in dict.fromkeys((1, *wanted[-2:]))] + [(1, True)] * (shape.sparse is not None)
+    return [(n, False) for n in dict.fromkeys((1, *wanted[-2:]))] + [(1, True)]
 
 
 def work_clocks(shape: AttentionShape, made: AttentionPoint, operations: int, device: Device) -> float:
     """The model: CTAs one after the other on each multiprocessor, none shorter than the longest; a tile takes as
     long as its products or its scores, whichever is longer, and a part of the other."""
-    order = TileOrder(shape=replace(shape, spares=True), tile_m=made.tile_m, tile_n=made.tile_n)
+    order = TileOrder(shape=replace(shape, spares=shape.spares or made.skips), tile_m=made.tile_m, tile_n=made.tile_n)
     passes = 3 if made.planes == 2 else 1
     products = passes * made.tile_m * made.tile_n * (made.depth + made.columns) / (_FMA * _SHARE)
     scores = made.tile_m * made.tile_n
     plain = scores / _EXPONENTS / 4 * 4 + scores * (_EACH + operations) / _LANES
     masked = plain + scores * _MASKED / _LANES
-    is_flagged = not shape.spares and (made.skips or shape.visible != (None, None))
+    is_flagged = not shape.spares and made.skips
     waits = 0.3 * products if made.stages == 1 else 0.0
     own: list[float] = []
     for tile in range(order.row_tiles):
@@ -86,7 +89,7 @@ def work_clocks(shape: AttentionShape, made: AttentionPoint, operations: int, de
         inner = order.unmasked(tile)
         count = (last - first) / made.splits
         open_tiles = min(max(min(inner[1], last) - max(inner[0], first), 0), count)
-        if made.skips:
+        if made.skips and shape.sparse is not None:
             count, open_tiles = count * _LEFT, count * _LEFT * _CLEAR
         both = [(open_tiles, plain), (count - open_tiles, masked)]
         own.append(_BEGIN + sum(

@@ -10,7 +10,7 @@ from ...facts.problem import Target
 from ...facts.space import Point, Space
 from ...ir.program import Operand, Program, Statement, attention_in
 from ...kernels.cuda.attention.shape import AttentionShape
-from ...kernels.cuda.attention.tiles import MOST_COLUMNS
+from ...kernels.cuda.attention.tiles import MOST_COLUMNS, PLAIN, VARIANTS
 from ..float8 import computes_in_float8, rounded_once
 from ..gemm import renderer as gemm
 from ..realiser import Fit, Refused, carried, refused
@@ -22,7 +22,6 @@ from .shape import attention_of, scores_of, shape_of
 target: Target = "cuda"
 digest, writers = "attention", ("rows/text.py", "attention/renderer.py", "attention/shape.py", "attention/visible.py")
 ARCHITECTURE = "sm_90a"
-PROVEN = False  # whether tests/gpu/test_attention.py has run on a GPU; until then nothing is proposed
 _TYPES = ("f32", "f16", "bf16")
 _READ = ("f32", "f16", "bf16", "i32", "i64", "bool")
 _LINE = 8  # columns at whose multiples rows of 16 bits begin
@@ -70,12 +69,11 @@ def fits(program: Program, device: Device) -> Fit | Refused:
         return Refused("no attention", foreign=True)
     if device.architecture != ARCHITECTURE:
         return Refused(f"attention's skeleton needs {ARCHITECTURE} (wgmma)")
-    if not PROVEN:
-        return Refused("attention's skeleton has not been proven on a GPU", foreign=True)
     shape = shape_of(program)
     if shape is None:
         return Refused("attention whose factors are not layers of rows")
-    return refused(_unsupported(program, shape, device), ranked=True)
+    why = _unsupported(program, shape, device)
+    return refused(why, ranked=True, guess=True, kernel=_kernel(program))
 
 
 def points(program: Program, device: Device) -> Space:
@@ -113,7 +111,7 @@ def render(program: Program, name: str, point: Point, device: Device) -> tuple[S
 
 def skeleton_files() -> tuple[SourceFile, ...]:
     """The product's and the convolution's, too: keeping kernels, and splitting numbers, is done in one way."""
-    return (*gemm.skeleton_files(), *carried(["cuda/conv", "cuda/attention"]))
+    return (*gemm.skeleton_files(), *carried(["cuda/host", "cuda/conv", "cuda/attention"]))
 
 
 def _plain(operand: Operand) -> Operand:
@@ -125,6 +123,12 @@ def _shape(program: Program) -> AttentionShape:
     found = shape_of(program)
     assert found is not None
     return found
+
+
+def _kernel(program: Program) -> str:
+    """The name in `table.UNPROVEN`: sinks, and weights without softmax in fp32, are more than GPUs have run."""
+    item = attention_of(program)
+    return VARIANTS if item.sink or (item.dtype == "f32" and not item.softmax) else PLAIN
 
 
 def _unsupported(program: Program, shape: AttentionShape, device: Device) -> str | None:

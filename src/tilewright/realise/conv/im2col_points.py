@@ -14,9 +14,6 @@ from ...kernels.cuda.conv.tiles import DEFAULTS
 from ...kernels.cuda.gemm.host.plan import DEPTH
 from ...kernels.cuda.gemm.host.plan import Point as Product
 
-# The kernels of `im2col` that are proposed: those for which tests/gpu/test_conv_channels_last.py has run whole. None
-# has; they compile, and what they copy was reckoned without a GPU.
-PROVEN: frozenset[str] = frozenset()
 _EACH = 3  # points of a kernel
 _TILES = ((128, 64), (128, 128), (256, 64), (256, 128), (128, 192), (128, 256), (64, 64), (64, 128))
 # MODEL: nothing was fitted. Clocks of a multiprocessor.
@@ -30,7 +27,7 @@ _COPIED = 1.06  # times as long, where threads copy
 
 
 def im2col_points(program: Program, shape: ConvShape, device: Device, *, channels_last: bool) -> tuple[Point, ...]:
-    """Some of each kernel that can compute it, whether it is proven or not, the likeliest first."""
+    """Some of each kernel that can compute it, the likeliest first."""
     if no_im2col(shape, program.operands[0].dtype, channels_last=channels_last) is not None:
         return ()
     found: dict[tuple[str, Product], tuple[float, dict[str, Any]]] = {}

@@ -15,9 +15,8 @@ from ...kernels.cuda.conv.shape import ATOM, GROUP, ConvShape
 from ...kernels.cuda.conv.tiles import DEFAULTS, GATHERED, ConvPoint, make_points
 from ...kernels.cuda.conv.tiles import KNOBS as LEGAL
 from ...kernels.cuda.conv.windows import Windows
-from . import im2col_points as im2col
 from .im2col_points import im2col_points
-from .reductions import over_of
+from .reductions import over_of, writes_apart
 
 FITTED = DEVICES["h200"]
 ARCHITECTURE = FITTED.architecture
@@ -57,15 +56,15 @@ _ITEM = {"f16": 2, "bf16": 2, "i64": 8, "bool": 1}
 
 
 def space(program: Program, shape: ConvShape, device: Device, *, channels_last: bool = False) -> Space:
-    """Of the settings that fit, some of each precision and each kernel, the likeliest first; of im2col products those
-    that are proven. `channels_last`: of the program's domain."""
-    able = im2col.PROVEN and over_of(program) is None  # an im2col product reduces nothing
-    found = im2col_points(program, shape, device, channels_last=channels_last) if able else ()
-    proven = [p for p in found if dict(p)["kernel"] in im2col.PROVEN]
+    """Of the settings that fit, some of each precision and each kernel, the likeliest first. `channels_last`: of the
+    program's domain."""
+    # An im2col product reduces nothing, and channels share no operand of its epilogue.
+    able = over_of(program) is None and not any(o.at for o in program.operands)
+    products = im2col_points(program, shape, device, channels_last=channels_last) if able else ()
     ranked = ranked_points(program, shape, device)
     likely = [p for p in ranked if dict(p)["precision"] == dict(ranked[0])["precision"]]
     others = [p for p in ranked if p not in likely]
-    return Space(knobs=KNOBS, points=(*proven, *_of_each_kernel(likely, _LIKELY), *_of_each_kernel(others, _OTHER)))
+    return Space(knobs=KNOBS, points=(*products, *_of_each_kernel(likely, _LIKELY), *_of_each_kernel(others, _OTHER)))
 
 
 def _of_each_kernel(ranked: list[Point], most: int) -> list[Point]:
@@ -105,6 +104,8 @@ def _ranked(program: Program, shape: ConvShape, precision: str, device: Device) 
         except ValueError:
             continue
         if len(made) > _MOST_KERNELS or (over is not None and unreduced(shape, made, *over, operands=operands)):
+            continue
+        if over is not None and writes_apart(program, shape) and made[0].phases == "apart":
             continue
         found.setdefault(
             made, (work_ns(program, shape, made, device), _computed_ns(program, shape, made, device), knobs)

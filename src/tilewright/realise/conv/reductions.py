@@ -14,9 +14,8 @@ from ..float8 import rounded_once
 from ..gemm.column_groups import REDUCES, sweep_texts, without_product
 from ..gemm.reduced import blocked
 from ..rows.text import RUN_OP, Lines, safe_names
+from .normed import measuring, normed
 
-# Whether they are proposed: not before their tests have run on a GPU.
-PROVEN_REDUCTIONS = False
 _POOLED = ("sum", "max", "min")
 _MOST_SWEEPS = 2
 _IMPORTS = """\
@@ -62,6 +61,9 @@ def over_of(program: Program) -> tuple[str, Triple] | None:
     item = program.product
     assert item is not None
     spatial = len(item.over) - 1
+    measured = any(i.op == "moments" for i in program.body)
+    if measured and {*program.reduced} >= {*range(len(program.domain) - spatial, len(program.domain))}:
+        return "moments", (1, 1, 1)
     places = len(program.reduced) == spatial and program.reduced != _channels(program)
     return "places" if places else "channels", (1, 1, 1)
 
@@ -74,16 +76,23 @@ def _channels(program: Program) -> tuple[int, ...]:
     return tuple(sorted(right))
 
 
+def kernel_of(program: Program, shape: ConvShape) -> str:
+    """The name in `table.UNPROVEN`."""
+    found = over_of(program)
+    new = found is not None and (found[0] == "moments" or (found[0] == "places" and shape.groups > 1))
+    return "conv norms" if new or any(o.at for o in _others(program)) else "conv reductions" if found else ""
+
+
 def unreducible(program: Program, shape: ConvShape) -> str | None:
     """Why the skeleton can't reduce so; None if it can, at some point, or where nothing is reduced."""
     found = over_of(program)
     if found is None:
         return None
     over, _ = found
+    if over == "moments":
+        return _unmeasurable(program, shape)
     reductions = [i for i in program.body if isinstance(i, Reduction)]
     cut = schedule(without_product(program))
-    if not PROVEN_REDUCTIONS:
-        return "a convolution that reduces on the way out: no GPU has shown that yet"
     if any(r.op not in (REDUCES if over == "channels" else _POOLED) for r in reductions):
         return f"a convolution whose {over} are reduced by another operation than a sum, a maximum or a minimum"
     if over != "channels" and (len(cut.passes) != 1 or cut.element_outputs):
@@ -95,6 +104,19 @@ def unreducible(program: Program, shape: ConvShape) -> str | None:
     if over != "places" and (len(program.outputs) != 1 or len(cut.passes) > _MOST_SWEEPS):
         return "channels that are gone through more than twice, or of which several results are kept"
     return None
+
+
+def writes_apart(program: Program, shape: ConvShape) -> bool:
+    """Whether each element leaves, and neighbours belong to several phases: kernels of one phase each would write every
+    sector several times (KernelBench 2/91 on an H100: 4.0 ms, 2.8 as a convolution and a softmax)."""
+    return shape.spread[2] > 1 and prod(program.outputs[0].shape) >= shape.pixels * shape.groups * shape.columns
+
+
+def _unmeasurable(program: Program, shape: ConvShape) -> str | None:
+    """The same, of a norm over places."""
+    if shape.groups > 1 or program.domain[-1] != shape.out[2] or any(o.at for o in _others(program)):
+        return "a norm of a grouped convolution, or of one in channels-last"
+    return None if normed(program, shape) is not None else "a norm whose elements are gone through in another way"
 
 
 def _others(program: Program) -> list[Operand]:
@@ -112,6 +134,12 @@ def reduction_text(program: Program) -> ConvText:
         imports=_IMPORTS, functions="\n\n".join(functions), argument=f"reduction=ConvReduction({', '.join(more)})",
         operands=rest.operands[1:], outputs=rest.outputs,
     )  # fmt: skip
+
+
+def moments_text(program: Program, shape: ConvShape) -> ConvText:
+    """Of a norm: the convolution that measures."""
+    functions, argument, operands, outputs, imports = measuring(program, shape)
+    return ConvText(functions=functions, argument=argument, operands=operands, outputs=outputs, imports=imports)
 
 
 def places_text(program: Program, shape: ConvShape) -> tuple[ConvText, Program]:

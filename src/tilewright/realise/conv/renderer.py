@@ -9,10 +9,12 @@ from ...facts.device import Device
 from ...facts.problem import Target
 from ...facts.space import Point, Space
 from ...ir.access import Position, Quotient
+from ...ir.channelled import unchannelled
 from ...ir.matrices import matrices_of
 from ...ir.pooled import unwindowed
 from ...ir.program import Contraction, Operand, Program, Statement
 from ...kernels.cuda.conv.shape import GROUP, MOST_TAPS, ConvShape
+from ..conv_weight.shape import weight_shape_of
 from ..float8 import computes_in_float8, rounded_once
 from ..gemm import renderer as gemm
 from ..gemm.text import epilogue_of
@@ -21,8 +23,19 @@ from ..rows import renderer as rows
 from ..rows.text import RUN_OP, Lines, safe_names, tensors
 from ..rows.text import fused_text as rows_text
 from ..strength import reduced_in_strength
+from .normed import in_turn_text, normed
 from .points import ARCHITECTURE, space
-from .reductions import ConvText, chained_text, over_of, places_text, reduction_text, unreducible
+from .reductions import (
+    ConvText,
+    chained_text,
+    kernel_of,
+    moments_text,
+    over_of,
+    places_text,
+    reduction_text,
+    unreducible,
+    writes_apart,
+)
 
 target: Target = "cuda"
 digest, writers = "convolutions", ("rows/text.py", "conv/points.py", "conv/im2col_points.py")
@@ -70,8 +83,10 @@ def fits(program: Program, device: Device) -> Fit | Refused:
         return Refused(f"the convolution's skeleton needs {ARCHITECTURE} (wgmma)")
     shape = shape_of(program)
     if shape is None:
-        return Refused("a contraction that is neither a product of whole matrices, or of batches, nor a convolution")
-    return refused(_unsupported(program, shape[0], device), ranked=True)
+        why = "a contraction that is neither a product of whole matrices, or of batches, nor a convolution"
+        return Refused(why, foreign=weight_shape_of(program) is not None)
+    found = _unsupported(program, shape[0], device)
+    return refused(found, ranked=True, guess=True, kernel=kernel_of(program, shape[0]))
 
 
 def points(program: Program, device: Device) -> Space:
@@ -92,6 +107,8 @@ def render(program: Program, name: str, point: Point, device: Device) -> tuple[S
             SourceFile(path=f"{name}_places.py", text=_text(program, f"{name}_places", point, text)),
             SourceFile(path=f"{name}_rows.py", text=rows_text(joined, f"{name}_rows", first)),
         )
+    if over is not None and over[0] == "moments":
+        return _with_norm(program, name, point, device)
     text = _pointwise_text(program) if over is None else reduction_text(program)
     outputs = text.outputs
     end = RUN_OP.format(
@@ -100,6 +117,22 @@ def render(program: Program, name: str, point: Point, device: Device) -> tuple[S
         arity=2 + len(text.operands),
     )  # fmt: skip
     return (SourceFile(path=f"{name}.py", text=_text(program, name, point, text) + end),)
+
+
+def _with_norm(program: Program, name: str, point: Point, device: Device) -> tuple[SourceFile, ...]:
+    """`NAME.py`, and beside it the convolution, what joins its states, and what normalises."""
+    shape, _, _ = _shape(program)
+    made = normed(program, shape)
+    assert made is not None
+    files = [
+        SourceFile(path=f"{name}.py", text=in_turn_text(program, name, shape)),
+        SourceFile(path=f"{name}_conv.py", text=_text(program, f"{name}_conv", point, moments_text(program, shape))),
+    ]
+    for kind, own in (("join", made.join), ("norm", made.behind)):
+        if own is not None:
+            first = rows.points(own, device).points[0]
+            files.append(SourceFile(path=f"{name}_{kind}.py", text=rows_text(own, f"{name}_{kind}", first)))
+    return tuple(files)
 
 
 def _text(program: Program, name: str, point: Point, text: ConvText) -> str:
@@ -129,14 +162,14 @@ def _pointwise_text(program: Program) -> ConvText:
 
 def skeleton_files() -> tuple[SourceFile, ...]:
     """The product's, too: both promote, scale and keep kernels in one way."""
-    return (*gemm.skeleton_files(), *carried(["cuda/conv"]))
+    return (*gemm.skeleton_files(), *carried(["cuda/host", "cuda/conv"]))
 
 
 def shape_of(program: Program) -> tuple[ConvShape, bool, bool] | None:
     """The convolution that the program's contraction is, whether its weights have channels before columns, and whether
     its domain has channels last; None where it is another contraction."""
     pooled = unwindowed(program)
-    whole = program if pooled is None else pooled[0]
+    whole = (program if pooled is None else pooled[0]) if (split := unchannelled(program)) is None else split
     return _shape_of(whole, channels_last=False) or _shape_of(whole, channels_last=True)
 
 
@@ -201,6 +234,13 @@ def _spec(operand: Operand) -> str:
     return tensors([Operand(name=operand.name, dtype=operand.dtype, shape=operand.shape, order=operand.order)]).strip()
 
 
+def _shared(operand: Operand, program: Program, shape: ConvShape) -> bool:
+    """Whether an operand has one element for neighbouring channels of a row-major convolution, and is whole else."""
+    others = [p for d, p in enumerate(operand.at) if d != 1]
+    whole = all(not isinstance(p, Quotient) or p.each == 1 for p in others)
+    return whole and shape.groups == 1 and program.domain[1] == shape.columns and shape.columns % operand.shape[1] == 0
+
+
 def _unsupported(program: Program, shape: ConvShape, device: Device) -> str | None:
     """Why the skeleton can't, or shouldn't, make this convolution; None if it does."""
     others = [o for o in program.operands if not o.indexed]
@@ -208,7 +248,7 @@ def _unsupported(program: Program, shape: ConvShape, device: Device) -> str | No
     read, written = {o.dtype for o in others}, {o.dtype for o in program.outputs}
     if x.dtype not in _TYPES:
         return f"a convolution in {x.dtype} has no skeleton"
-    if len(program.products) > 1 or any(o.at for o in others):
+    if len(program.products) > 1 or any(o.at and not _shared(o, program, shape) for o in others):
         return "a convolution with more than an epilogue of its own elements"
     why = unreducible(program, shape)
     if why is not None:
@@ -229,6 +269,8 @@ def _unsupported(program: Program, shape: ConvShape, device: Device) -> str | No
         return "2^30 pixels, or elements of a sample, and more"
     if space(program, shape, device).points:
         return None
+    if program.reduced and writes_apart(program, shape):
+        return "channels of a transposed convolution, all of which leave, and whose phases don't fit one tile"
     if prod(shape.spread) > _MOST_PHASES:
         return f"a transposed convolution of {prod(shape.spread)} phases, too many for one kernel and for one each"
     return "no tile of it fits shared memory"

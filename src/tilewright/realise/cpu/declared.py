@@ -42,16 +42,40 @@ def _short_rows(program: Program, last: int, before: int) -> bool:
     return plain and program.reduced == (last,) and program.domain[last] <= longest and program.domain[before] >= _ROWS
 
 
-def open_rows(program: Program) -> int | None:
-    """The operand that says how many rows there are, where the program's kernel takes any number of them: rows lie
-    along dimension 0, neither reduced nor numbered, nor what the lanes of `Rows` run along. None: it takes as many as
-    the domain says."""
+def open_dimensions(program: Program) -> dict[int, int]:
+    """The dimensions that may have any size for the program's kernel, each with the operand that says which: those that
+    the program calls open, and otherwise the rows along dimension 0, if they are neither reduced nor numbered, nor what
+    the lanes of `Rows` run along."""
+    found = program.open or ((0,) if _rows_are_open(program) else ())
+    saying = {d: next((i for i, o in enumerate(program.operands) if _has(o, d)), None) for d in found}
+    return {d: i for d, i in saying.items() if i is not None}
+
+
+def why_not_open(program: Program) -> str | None:
+    """Why what the program calls open can't be left open; None where it can. The lanes lie a constant number of
+    elements apart, and a load's source has the sizes that it was traced with."""
+    if not program.open:
+        return None
+    if program.scan or program.sums or program.ranked:
+        return "a scan, ranks or sums over rows of sizes that change from call to call"
+    if any(load.dims & set(program.open) for load in program.loads):
+        return "reads at other positions than their own along a dimension whose size changes"
+    if max(program.open) > vector_dimension(program):
+        return "lanes across a dimension whose size changes"
+    if len(open_dimensions(program)) < len(program.open):
+        return "no operand that says a size which changes"
+    return None
+
+
+def _has(operand: Operand, dimension: int) -> bool:
+    return not operand.indexed and operand.shape[dimension] > 1
+
+
+def _rows_are_open(program: Program) -> bool:
     plain = not (program.scan or program.sums or program.loads or program.ranked)
     numbered = any(isinstance(s, Statement) and s.op == "index" and s.args[0] == 0 for s in program.body)
     kept = len(program.domain) > 1 and program.domain[0] > 1 and 0 not in program.reduced
-    if not (plain and kept) or numbered or (_along_rows(program) and vector_dimension(program) == 0):
-        return None
-    return next((i for i, o in enumerate(program.operands) if o.shape[0] > 1), None)
+    return plain and kept and not numbered and not (_along_rows(program) and vector_dimension(program) == 0)
 
 
 def _along_rows(program: Program) -> bool:
@@ -98,7 +122,7 @@ class Declarations:
             f"  static constexpr int bytes[] = {_braces(DTYPE_BYTES[v.dtype] for v, _, _ in slots)};",
             f"  static constexpr int64_t PARTS = {max((o.parts for o in p.outputs), default=0)};",
             f"  static constexpr bool summed[] = {_braces('true' if _is_sum(v) else 'false' for v, _, _ in slots)};",
-            f"  static constexpr bool OPEN = {'true' if open_rows(p) is not None else 'false'};",
+            f"  static constexpr unsigned OPEN = {_bits(open_dimensions(p))};",
             f"  static constexpr bool GATHERS = {'true' if any(load.args for load in p.loads) else 'false'};",
             f"  static constexpr bool WRITES_ELEMENTS = {'true' if writes_elements else 'false'};",
         ]

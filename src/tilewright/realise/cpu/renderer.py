@@ -9,19 +9,19 @@ from ...facts.device import Device
 from ...facts.problem import Target
 from ...facts.space import Knob, Point, Space, point
 from ...ir.partial import adding_up, in_parts, usual_parts
-from ...ir.program import DTYPE_BYTES, RANKED, Program, Reduction, attention_in
+from ...ir.program import DTYPE_BYTES, RANKED, Program, Reduction, stands_alone
 from ..float8 import computes_in_float8
 from ..realiser import Fit, Refused, copied, refused
-from .declared import open_rows, vector_dimension
+from .declared import open_dimensions, vector_dimension, why_not_open
 from .source import headline, source
 from .text import CannotRender
 
 target: Target = "cpu"
 digest, writers = "kernels", ("cpu/renderer.py", "cpu/declared.py", "cpu/source.py", "cpu/text.py")
 _FILES = (
-    "__init__.py", "ops.py", "autograd.py", "store.py", "cpu/__init__.py", "cpu/build.py", "cpu/launch.py", "cpu/vec.h",
-    "cpu/math.h", "cpu/reductions.h", "cpu/walk.h", "cpu/rows.h", "cpu/columns.h", "cpu/tiles.h", "cpu/scan.h",
-    "cpu/entry.h",
+    "__init__.py", "ops.py", "autograd.py", "store.py", "cpu/__init__.py", "cpu/build.py", "cpu/launch.py",
+    "cpu/sized.py", "cpu/vec.h", "cpu/math.h", "cpu/reductions.h", "cpu/walk.h", "cpu/rows.h", "cpu/columns.h",
+    "cpu/tiles.h", "cpu/scan.h", "cpu/entry.h",
 )  # fmt: skip
 
 _MOST_OPERANDS = 32  # tiles.h packs operands into 32 KB of stack each
@@ -30,10 +30,10 @@ _LARGE_BYTES = 32 << 20  # outputs beyond a last-level cache, where going past i
 
 def fits(program: Program, device: Device) -> Fit | Refused:
     """See `realiser`."""
-    if program.product or attention_in(program):
+    if program.product or stands_alone(program):
         return Refused("products of matrices", foreign=True)
     reason = _unsupported(program)
-    return refused(reason, any_rows=reason is None and _any_rows(program))
+    return refused(reason, open=() if reason or program.sums else open_dimensions(program))
 
 
 def _unsupported(program: Program) -> str | None:
@@ -65,7 +65,7 @@ def _unsupported(program: Program) -> str | None:
         source(program)
     except CannotRender as reason:
         return str(reason)
-    return None
+    return why_not_open(program)
 
 
 def points(program: Program, device: Device) -> Space:
@@ -135,13 +135,13 @@ def _python(program: Program, name: str, point: Point) -> str:
 from pathlib import Path
 
 from tilewright_kernels.cpu.launch import Kernel
-from tilewright_kernels.ops import torch_op
+{_op(program)[1]}
 
 KNOBS = {dict(point)!r}
 _OUTPUTS = {_outputs(program)}
 _LEGAL = {_legal(program)!r}
 
-_kernel = Kernel(Path(__file__).with_suffix(".cpp"), outputs=_OUTPUTS, knobs=KNOBS, legal=_LEGAL{_rows(program)})
+_kernel = Kernel(Path(__file__).with_suffix(".cpp"), outputs=_OUTPUTS, knobs=KNOBS, legal=_LEGAL{_sizes(program)})
 configure = _kernel.configure
 {_run(program, name, "_kernel")}'''
 
@@ -179,7 +179,7 @@ def _legal(program: Program) -> dict[str, tuple[int | str | bool, ...]]:
 def _run(program: Program, name: str, kernel: str) -> str:
     signature = ", ".join(o.name for o in program.operands)
     text = f"""# run({signature}) -> ({", ".join(o.name for o in program.outputs)},)
-run = torch_op({name!r}, {kernel}.launch, _OUTPUTS, {len(program.operands)}{_rows(program)})
+run = {_op(program)[0]}({name!r}, {kernel}.launch, _OUTPUTS, {len(program.operands)}{_op(program)[2]})
 """
     return text + (_TAKES if _any_rows(program) else "")
 
@@ -192,11 +192,20 @@ def takes(rows):
 '''
 
 
-def _rows(program: Program) -> str:
-    rows = None if program.sums else open_rows(program)
-    return "" if rows is None else f", rows={rows}"
+def _op(program: Program) -> tuple[str, str, str]:
+    """What makes the kernel an operator of torch.library, its import, and what it is told of open sizes."""
+    sizes = {} if program.sums else open_dimensions(program)
+    if set(sizes) <= {0}:
+        rows = f", rows={sizes[0]}" if sizes else ""
+        return "torch_op", "from tilewright_kernels.ops import torch_op", rows
+    return "sized_op", "from tilewright_kernels.cpu.sized import sized_op", f", sizes={sizes!r}"
+
+
+def _sizes(program: Program) -> str:
+    found = {} if program.sums else open_dimensions(program)
+    return f", sizes={found!r}" if found else ""
 
 
 def _any_rows(program: Program) -> bool:
     """Whether the kernel takes any number of rows, and not only as many as the program says."""
-    return not program.sums and open_rows(program) is not None
+    return not program.sums and 0 in open_dimensions(program)

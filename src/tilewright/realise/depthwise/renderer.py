@@ -44,7 +44,7 @@ def fits(program: Program, device: Device) -> Fit | Refused:
     if isinstance(found, str):
         return Refused(found, foreign=True)
     answer = rows.fits(program, device)
-    return Fit(any_rows=answer.any_rows) if isinstance(answer, Fit) else answer
+    return Fit(open=answer.open) if isinstance(answer, Fit) else answer
 
 
 def points(program: Program, device: Device) -> Space:

@@ -29,7 +29,8 @@ def fits(program: Program, device: Device) -> Fit | Refused:
     """See `realiser`."""
     if program.product is None or not device.architecture.startswith(_WITHOUT_TMA):
         return Refused("no product of matrices on a GPU without TMA", foreign=True)
-    return refused(no_matrices(program) or _unsupported(program) or unsupported(program, device), ranked=True)
+    why = no_matrices(program) or _unsupported(program) or unsupported(program, device)
+    return refused(why, ranked=True, guess=True)
 
 
 def _unsupported(program: Program) -> str | None:

@@ -76,7 +76,7 @@ def column_group_texts(program: Program) -> tuple[str, str, tuple[Operand, ...],
 def sweep_texts(program: Program) -> tuple[list[str], list[str], Program]:
     """Of a contraction whose results are reduced on the way out, the functions of its sweeps, of what goes before and
     what is written, as arguments they go by, and what is left of the Program without it."""
-    rest = _named_product(without_product(program))
+    rest = named_product(without_product(program))
     rest = safe_names(reduced_in_strength(rounded_once(rest)))
     plan, lines = schedule(rest), Lines(rest)
     functions, entries = sweeps_of(plan, lines, dtypes_of(rest))
@@ -97,7 +97,7 @@ def _end(plan: Schedule, lines: Lines, output: Output, functions: list[str]) -> 
     return "final=final"
 
 
-def _named_product(program: Program) -> Program:
+def named_product(program: Program) -> Program:
     """With its first operand under the name that the skeleton has for it."""
     name = program.operands[0].name
 

@@ -4,6 +4,7 @@ columns, and what joins the blocks of a row and goes on from there."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 from ...ir.program import Operand, Output, Program, Reduction, Statement
 from ...ir.schedule import schedule
@@ -48,9 +49,9 @@ def blocked(program: Program, behind: tuple[int, ...] = ()) -> Blocked | None:
     if len(cut.passes) != 1 or cut.element_outputs or any(r.op not in STATES for r in cut.passes[0].reductions):
         return None
     reductions = cut.passes[0].reductions
-    needed = _needed(rest, [r.arg for r in reductions])
+    own = needed(rest, [r.arg for r in reductions])
     ahead = Program(
-        domain=program.domain, operands=_read(rest, needed, [r.arg for r in reductions]), body=needed,
+        domain=program.domain, operands=_read(rest, own, [r.arg for r in reductions]), body=own,
         outputs=tuple(Output(name=r.arg, dtype="f32", shape=program.domain) for r in reductions),
     )  # fmt: skip
     ahead = _named_product(reduced_in_strength(ahead), product.result)
@@ -58,7 +59,7 @@ def blocked(program: Program, behind: tuple[int, ...] = ()) -> Blocked | None:
     return Blocked(ahead=ahead, reductions=reductions, behind=_behind(rest, cut.passes[0].reductions, behind))
 
 
-def _needed(program: Program, names: list[str]) -> tuple[Statement, ...]:
+def needed(program: Program, names: list[str]) -> tuple[Statement, ...]:
     """The statements without reductions that these values need."""
     made = {i.result: i for i in program.body if isinstance(i, Statement)}
     found: set[str] = set()
@@ -93,7 +94,7 @@ class _Behind:
 
     def __init__(self, program: Program, shape: tuple[int, ...]) -> None:
         self.shape = shape or (*program.domain[:-1], blocks_of(program.domain[-1]))
-        self.columns = program.domain[-1]
+        self.columns = prod(program.domain[d] for d in program.reduced)
         self.states: list[Operand] = []
         self.body: list[Statement | Reduction] = []
 
@@ -158,7 +159,7 @@ def _behind(program: Program, reductions: tuple[Reduction, ...], shape: tuple[in
     taken = {a.result for a in made.body if isinstance(a, Statement)} | {o.name for o in made.states}
     taken |= {name for i in made.body if isinstance(i, Reduction) for name in i.results}
     results = {name for r in reductions for name in r.results}
-    others = _needed(program, [o.name for o in program.outputs])
+    others = needed(program, [o.name for o in program.outputs])
     clash = (taken - results) & {*(i.result for i in others), *(o.name for o in program.operands)}
     if clash:
         raise ValueError(f"names of states: {sorted(clash)}")

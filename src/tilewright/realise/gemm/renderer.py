@@ -62,7 +62,10 @@ def fits(program: Program, device: Device) -> Fit | Refused:
     if device.architecture != FITTED.architecture:
         return Refused(f"the product's skeleton needs {FITTED.architecture} (TMA and wgmma)")
     why = no_matrices(program)
-    return refused(unsupported(program, device), ranked=True) if why is None else Refused(why, foreign=True)
+    if why is not None:
+        return Refused(why, foreign=True)
+    of_16_bits = program.operands[0].dtype in ("f16", "bf16")
+    return refused(unsupported(program, device), ranked=True, guess=of_16_bits)
 
 
 def points(program: Program, device: Device) -> Space:

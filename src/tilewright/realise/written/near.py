@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from ...facts.candidate import SourceFile
 from ...facts.problem import Target
+from .. import table
 
 _PRODUCT = "cuda/gemm/mainloop/wgmma.py"
 _REDUCTIONS = "cpu/reductions.h"
@@ -25,19 +26,22 @@ _PARTS = {
 _WANTED = {"ranking": {"largest", "smallest"}, "positions": {"argmax", "argmin"}, "moments": {"moments"}}
 _UNUSED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "attention": ("ranking", "positions", "moments"),
         "pointwise": ("ranking", "positions"),
         "loss": ("ranking",),
+        "mixed": ("ranking", "positions"),
         "row_reduction": ("ranking",),
         "column_reduction": ("ranking",),
     }
 )
+# In the place of those: where a kernel of our own for attention was proven on a GPU; where a convolution is depthwise.
+_ATTENTION = ("cuda/attention/kernel.py", "cuda/attention/softmax.py")
+_DEPTHWISE = ("cuda/depthwise/staged.py",)
 # By the categories of strategies.category; () where nothing of ours is near.
 _NEAR: Mapping[Target, Mapping[str, tuple[str, ...]]] = MappingProxyType({
     "cuda": {
         "gemm": (_PRODUCT, "cuda/gemm/host/plan.py"),
         "convolution": ("cuda/conv/implicit.py", "cuda/conv/gather.py"),
-        "attention": (_PRODUCT, "cuda/rows/exponentials.py"),
+        "attention": (_PRODUCT, "cuda/rows/exponentials.py"), "recurrence": (_PRODUCT,),
         "pointwise": ("cuda/rows/engine.py", "cuda/common/addresses.py"),
         "row_reduction": ("cuda/rows/cta.py", "cuda/rows/combine.py"),
         "column_reduction": ("cuda/rows/cta.py", "cuda/rows/combine.py"),
@@ -45,17 +49,25 @@ _NEAR: Mapping[Target, Mapping[str, tuple[str, ...]]] = MappingProxyType({
         "mixed": ("cuda/rows/cta.py",),
     },
     "cpu": {
-        "gemm": (), "convolution": (), "attention": (_REDUCTIONS,), "pointwise": ("cpu/rows.h", "cpu/vec.h"),
+        "gemm": (), "convolution": (), "attention": ("cpu/attention.h",), "recurrence": (),
+        "pointwise": ("cpu/rows.h", "cpu/vec.h"),
         "row_reduction": _ROWS, "column_reduction": ("cpu/columns.h", "cpu/reductions.h"), "scan": ("cpu/scan.h",),
         "loss": _ROWS, "mixed": _ROWS,
     },
 })  # fmt: skip
 
 
-def skeletons_near(category: str, target: Target, ops: Collection[str] = ()) -> tuple[SourceFile, ...]:
+def skeletons_near(
+    category: str, target: Target, ops: Collection[str] = (), *, depthwise: bool = False
+) -> tuple[SourceFile, ...]:
     """The heart of the skeletons that do this kind of work, under the paths that they have in a candidate. Parts of
     them that the module's `ops` (names of its graph's nodes) and its category have no use for are left out, with a line
-    in their place."""
+    in their place. `depthwise`: the convolutions are."""
+    paths = _NEAR[target][category]
+    if target == "cuda" and category == "attention" and "attention" not in table.UNPROVEN:
+        paths = _ATTENTION
+    if target == "cuda" and category in ("convolution", "mixed") and depthwise:
+        paths = _DEPTHWISE
     root = files("tilewright.kernels")
     unused = [part for part in _UNUSED.get(category, ()) if not _WANTED[part] & set(ops)]
     return tuple(
@@ -63,7 +75,7 @@ def skeletons_near(category: str, target: Target, ops: Collection[str] = ()) -> 
             path=f"tilewright_kernels/{path}",
             text=_without(root.joinpath(path).read_text(encoding="utf-8"), _PARTS.get(path, ()), unused),
         )
-        for path in _NEAR[target][category]
+        for path in paths
     )
 
 

@@ -11,11 +11,13 @@ import queue
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
 from ...facts.problem import Target
+from .building import built, is_worth_it, taken
 from .seat import Seat, here
 from .task import ClusterNode, LostTask, TaskOrder
 
@@ -40,7 +42,9 @@ class SeatActor:
         """Never returns: that it fails tells of the actor's end, though it has no order."""
         threading.Event().wait()
 
-    def run(self, order: str) -> list[str]:
+    def run(self, order: str, kernels: bytes) -> list[str]:
+        """`kernels`: what was compiled for the order ahead, as an archive."""
+        taken(kernels)
         result = self._seat.run(TaskOrder.loads(order)).dumps()
         return [result, self._seat.node.dumps()]
 
@@ -69,18 +73,25 @@ class _Place:
 
 @dataclass(kw_only=True)
 class RayNodes:
-    """The loop of the process. `ray` is the module, connected to a cluster."""
+    """The loop of the process. `ray` is the module, connected to a cluster. `ahead`: whether kernels of orders that
+    wait are compiled by tasks on the cluster's processors, one a node, while others measure; they go to the actor with
+    the order."""
 
     ray: Any
     target: Target
     jobs: int
     out: TextIO
     commands: queue.Queue[dict[str, Any] | None]
+    ahead: bool = False
+    build: Callable[[str, str], bytes] = built
     _places: dict[str, _Place] = field(default_factory=dict)
     _gone: dict[str, ClusterNode] = field(default_factory=dict)
     _deaths: dict[str, int] = field(default_factory=dict)
     _waiting: list[TaskOrder] = field(default_factory=list)
     _running: dict[Any, tuple[str, TaskOrder | None]] = field(default_factory=dict)  # by Ray's reference
+    _builds: dict[Any, str] = field(default_factory=dict)  # by Ray's reference, the order whose kernels it compiles
+    _built: dict[str, Any] = field(default_factory=dict)  # the references that are done, by the order
+    _hosts: int = 0
     _looked_at: float = float("-inf")
 
     def serve(self) -> None:
@@ -91,6 +102,7 @@ class RayNodes:
                 self._look()
                 self._tell(nodes=[n.dumps() for n in (*(p.node for p in self._places.values()), *self._gone.values())])
             self._give()
+            self._build()
             self._collect()
 
     def _obey(self) -> bool:
@@ -108,8 +120,10 @@ class RayNodes:
     def _look(self) -> None:
         """An actor for each place that has none; those of nodes that are gone are lost."""
         alive: dict[str, tuple[str, int]] = {}
+        self._hosts = 0
         for found in self.ray.nodes():
             if found["Alive"]:
+                self._hosts += 1
                 count = int(found["Resources"].get("GPU", 0)) if self.target == "cuda" else 1
                 for number in range(count):
                     kind = f"gpu{number}" if self.target == "cuda" else "cpu"
@@ -136,16 +150,30 @@ class RayNodes:
     def _give(self) -> None:
         for name, place in self._places.items():
             while self._waiting and place.node.state == "ready" and place.busy < self.jobs:
-                order = self._waiting.pop(0)
+                order = next((o for o in self._waiting if o.key in self._built), self._waiting[0])
+                self._waiting.remove(order)
                 place.busy += 1
-                self._running[place.actor.run.remote(order.dumps())] = (name, order)
+                kernels = self._built.pop(order.key, b"")
+                self._running[place.actor.run.remote(order.dumps(), kernels)] = (name, order)
+
+    def _build(self) -> None:
+        """Tasks for orders that wait, for the device of the first node that is ready."""
+        device = next((p.node.device for p in self._places.values() if p.node.state == "ready"), "")
+        begun = {*self._builds.values(), *self._built}
+        todo = [o for o in self._waiting if o.key not in begun and is_worth_it(o)] if self.ahead and device else []
+        for order in todo[: self._hosts - len(self._builds)]:
+            task = self.ray.remote(self.build).options(num_cpus=1, max_retries=0, scheduling_strategy="SPREAD")
+            self._builds[task.remote(order.dumps(), device)] = order.key
 
     def _collect(self) -> None:
         if not self._running:
             time.sleep(_WAIT_S)
             return
-        done, _ = self.ray.wait(list(self._running), num_returns=1, timeout=_WAIT_S)
+        done, _ = self.ray.wait([*self._running, *self._builds], num_returns=1, timeout=_WAIT_S)
         for reference in done:
+            if reference in self._builds:
+                self._keep_build(reference)
+                continue
             name, order = self._running.pop(reference, ("", None))
             try:
                 found = self.ray.get(reference)
@@ -164,6 +192,16 @@ class RayNodes:
                     place.busy -= 1
                     place.node = ClusterNode.loads(found[1])
                 self._tell(result=found[0])
+
+    def _keep_build(self, reference: Any) -> None:
+        """A build that failed is as good as none: its task compiles what it needs."""
+        key = self._builds.pop(reference)
+        try:
+            self.ray.get(reference)
+        except self.ray.exceptions.RayError:
+            reference = b""
+        if any(order.key == key for order in self._waiting):
+            self._built[key] = reference
 
     def _lose(self, name: str, why: str) -> None:
         """The place's actor is gone, and so is what it had."""
@@ -193,8 +231,9 @@ def _read(commands: queue.Queue[dict[str, Any] | None]) -> None:
     commands.put(None)
 
 
-def main() -> int:
-    """`ADDRESS TARGET JOBS`: "auto" finds the cluster of this machine, or starts one."""
+def main(*, ahead: bool = False) -> int:
+    """`ADDRESS TARGET JOBS`: "auto" finds the cluster of this machine, or starts one. `ahead`: kernels for CPUs are
+    compiled ahead, too."""
     address, target, jobs = sys.argv[1:4]
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what Ray prints goes to the log
@@ -211,7 +250,8 @@ def main() -> int:
     commands: queue.Queue[dict[str, Any] | None] = queue.Queue()
     threading.Thread(target=_read, args=(commands,), daemon=True).start()
     RayNodes(
-        ray=ray, target="cuda" if target == "cuda" else "cpu", jobs=int(jobs), out=out, commands=commands
+        ray=ray, target="cuda" if target == "cuda" else "cpu", jobs=int(jobs), out=out, commands=commands,
+        ahead=ahead or target == "cuda",  # of CPUs all measure: who compiles there disturbs
     ).serve()  # fmt: skip
     ray.shutdown()
     return 0

@@ -15,6 +15,7 @@ from ...facts.problem import TensorSpec
 from ...facts.run import SearchContext
 from ...facts.tools import MOST_CALLS
 from .abridged import abridged
+from .again import kept_before
 from .category import category
 from .composing import Composing
 from .edits import Edited, edited
@@ -76,6 +77,7 @@ class Author:
         self.context = context
         self.spending = Spending(context)
         self._called: Accepted | None = None
+        self.before: Passed | None = None  # what a model wrote before for this problem
         self._turn = 0
         self.tools_s = 0.0  # that tools have taken
         self._task = task_of(context)
@@ -146,14 +148,21 @@ class Author:
         return found
 
     def calls(self) -> Steps[None]:
-        """Moves: `Tune` and `Try` of libraries' calls, as in `rivals`; what the judge takes of them is handed over in
-        the end where nothing is faster."""
+        """Moves: `Try` of what a model wrote before for this problem; `Tune` and `Try` of libraries' calls, and of what
+        models wrote before for parts of it, as in `rivals`. What the judge takes of them is handed over in the end
+        where nothing is faster."""
+        before = kept_before(self.context)
+        if before is not None:
+            judged = yield from self.tried(before, "what a model wrote before")
+            self.before = judged if isinstance(judged, Passed) else None
         libraries = self.context.libraries
         if libraries and "library" not in self.context.without:
             self._called = yield from with_rivals(CountedMoves(self, _CALLS_SHARE), None, libraries)
 
     def ended(self, best: Passed | None, why: str) -> Steps[None]:
         """Stop: with the best, if it is faster than eager beyond noise, and clean where that was asked for."""
+        if self.before is not None and (best is None or faster(self.before.timed, best.timed)):
+            best = self.before
         if self._called is not None and (best is None or faster(self._called[1], best.timed)):
             yield from handed_over(*self._called, context=self.context, why=f"{why}; libraries' calls were the fastest")
             return

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ...facts.candidate import Candidate
 from ...facts.outcome import Timed
 from ...facts.pattern import INDUCTOR, Choice, Recipe
 from ...facts.run import SearchContext
+from .again import kept_before, tried_again
 from .composing import Composing, gain
+from .faster import faster
 from .handing_over import handed_over, nothing_accepted
 from .left_over import improved
 from .rivals import with_rivals
@@ -19,18 +22,19 @@ from .tuning import Steps
 
 _TUNING_SHARE = 0.5  # of the budget; what is tuned must be judged, too
 _LEFT_SHARE = 0.8  # of the budget, until which what is left to torch is looked at before anything is tuned
-PARTS = ("tuning",)  # what can be switched off
+PARTS = ("tuning", "table")  # what can be switched off: measuring points; what models wrote before
 
 
 def catalog(context: SearchContext) -> Steps[None]:
     """Moves: `Try` all patterns as they are known, where a context counts its time, so that a result is there early;
     `Tune` for each pattern of the main case that has a choice and no remembered winner, then `Try` them all,
     bisect if the judge refuses, then leave halves of many and each in turn out, or put its rivals in its place, as far
-    as the budget goes; libraries' calls in the place of what they overlap with, each tuned; the same for what algebra
-    has; `Try` with torch.compile (see `left_over`); `Stop` names the best accepted recipe, None if it is not faster
-    than eager beyond noise. Without "tuning" no `Tune`: each pattern has the point that is remembered, or the
-    likeliest."""
-    if not (context.patterns or context.libraries):
+    as the budget goes; libraries' calls, and what models wrote before, in the place of what they overlap with, each
+    tuned; the same for what algebra has; what a model wrote before for the whole problem; `Try` with torch.compile
+    (see `left_over`); `Stop` names the best of what was accepted, None if it is not faster than eager beyond noise.
+    Without "tuning" no `Tune`: each pattern has the point that is remembered, or the likeliest."""
+    before = kept_before(context)
+    if not (context.patterns or context.libraries or before):
         yield from nothing_accepted(context, nothing_matched(context))
         return
     ways, spent_s = [context], context.opened_s
@@ -44,10 +48,14 @@ def catalog(context: SearchContext) -> Steps[None]:
         accepted = yield from _searched(search)
         found += [accepted] if accepted else []
         spent_s += search.spent_s - way.opened_s
-    if not found:
+    again = (yield from tried_again(before)) if before is not None else None
+    if not (found or again):
         yield from nothing_accepted(context, "the judge accepted none of the realisations")
         return
-    best, timed = max(found, key=gain)
+    best: Candidate | Recipe
+    best, timed = again if again is not None else max(found, key=gain)
+    if found and (again is None or not faster(timed, max(found, key=gain)[1])):
+        best, timed = max(found, key=gain)
     yield from handed_over(best, timed, context=context, has_time=lambda: spent_s < context.budget_s)
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from math import prod
 
-from ...ir.graph import Graph
+from ...ir.graph import Graph, refs
 from ...ir.program import REDUCTIONS, SCANS
 
 CATEGORIES = (
-    "gemm", "convolution", "attention", "pointwise", "row_reduction", "column_reduction", "scan", "loss", "mixed",
+    "gemm", "convolution", "attention", "pointwise", "row_reduction", "column_reduction", "scan", "recurrence",
+    "loss", "mixed",
 )  # fmt: skip
 _PRODUCTS = frozenset(
     ("mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "mv", "dot", "addmv", "einsum", "tensordot", "bilinear")
 )
 _FEWEST_STEPS, _LONGEST_STEP = 8, 64  # of a loop over time that was unrolled, in calls
+_RECURRENT = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu", "lstm_cell", "gru_cell"))
 _SOFTMAX = frozenset(("softmax", "log_softmax", "safe_softmax"))
 
 
@@ -23,6 +25,8 @@ def category(graph: Graph | None) -> str:
         return "mixed"
     labels = [call.label for call in graph.calls]
     products = sum(label in _PRODUCTS for label in labels)
+    if any(label in _RECURRENT for label in labels) or (products >= _FEWEST_STEPS and _unrolled(labels)):
+        return "recurrence"
     softmax = any(label in _SOFTMAX for label in labels)
     if any("attention" in label for label in labels) or (products >= 2 and softmax):
         return "attention"
@@ -39,6 +43,14 @@ def category(graph: Graph | None) -> str:
     if all(prod(shapes[name]) == 1 for name in graph.outputs if name in shapes):
         return "loss"
     return f"{next(iter(reduced))}_reduction" if len(reduced) == 1 else "mixed"
+
+
+def is_depthwise(graph: Graph | None) -> bool:
+    """Whether all of its convolutions have as many groups as their inputs have channels."""
+    shapes = {node.name: node.shape for node in graph.nodes} if graph is not None else {}
+    convolutions = [c for c in graph.calls if c.label.startswith("conv")] if graph is not None else []
+    channels = [shapes.get(refs(call.args)[0], ())[1:2] for call in convolutions]
+    return bool(channels) and all((call.args[-1],) == n for call, n in zip(convolutions, channels, strict=True))
 
 
 def _unrolled(labels: list[str]) -> bool:

@@ -9,7 +9,7 @@ from math import inf
 from ...facts.discovery import floor_of
 from ...facts.move import Event, Outcome, Try
 from ...facts.outcome import Failure, Timed
-from ...facts.pattern import INDUCTOR, TAKES_OTHERS, Choice, Pattern, Recipe
+from ...facts.pattern import INDUCTOR, TAKES_OTHERS, Choice, Recipe
 from .faster import faster
 from .left_over import of_many_launches
 from .tuning import Steps, Tuning
@@ -30,7 +30,7 @@ class Composing(Tuning):
         """Moves: `Try` of all patterns at the points that are remembered, or the likeliest, so that a result is there
         before anything is tuned; None where the judge refuses it, where a context does not count its time, and where
         little is to be tuned: on a CPU, where that takes less than a judgement does, _FEW patterns or none. In a module
-        of many launches `_is_guess` is left to torch where nothing is known of it: one that is slow would cost all."""
+        of many launches a guess is left to torch where nothing is known of it: one that is slow would cost all."""
         remembered = {c.pattern for c in self.context.remembered}
         unknown = sum(len(p.space.points) > 1 and p.id not in remembered for p in self.main)
         if not self.context.opened_s or unknown <= (_FEW if self.context.problem.target == "cpu" else 0):
@@ -39,7 +39,7 @@ class Composing(Tuning):
         self.all = tuple(Choice(pattern=p.id, point=points[p.id]) for p in self.patterns)
         recipe = self.busy(self.all)
         if as_graph := of_many_launches(recipe, self.context):
-            guessed = {p.id for p in self.patterns if _is_guess(p)} - remembered
+            guessed = {p.id for p in self.patterns if p.space.guess} - remembered
             recipe = self.busy(tuple(c for c in self.all if c.pattern not in guessed))
         why = f"{len(recipe)} pattern(s) fused, nothing tuned yet"
         if as_graph:
@@ -196,13 +196,6 @@ class Composing(Tuning):
                 group += [c for c in recipe if c.pattern == pattern.id and c not in group]
         alone = [(c,) for c in recipe if c.pattern not in titles and c.pattern != INDUCTOR]
         return [*(tuple(g) for g in groups.values() if g), *alone]
-
-
-def _is_guess(pattern: Pattern) -> bool:
-    """Whether a library may well be faster at the likeliest point: convolutions, attention, and products of 16 bits."""
-    return pattern.kind in ("convolution", "attention") or (
-        pattern.kind == "product" and pattern.program.operands[0].dtype in ("f16", "bf16")
-    )
 
 
 def _halves(groups: Sequence[Recipe]) -> tuple[Recipe, Recipe]:

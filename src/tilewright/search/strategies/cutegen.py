@@ -49,8 +49,8 @@ class CutegenPlan:
 
 
 # What can be switched off: what the library makes of the module; its tuning alone; tools, where they were asked for;
-# what earlier runs have learnt.
-PARTS = ("library", "tuning", "tools", "lessons")
+# what earlier runs have learnt; kernels that models wrote in them.
+PARTS = ("library", "tuning", "tools", "lessons", "table")
 
 # Journals of the first edition replay by the rules of then.
 OURS = CutegenPlan(steps=60, fixes=5, rounds=1, keep_best=True, evidence_from=None, enough_of_floor=0.95)
@@ -128,6 +128,15 @@ class _Kernel:
     def take(self, passed: Passed) -> None:
         self.best = passed
         self.accepted.append(passed)
+
+    def take_before(self) -> None:
+        """What a model wrote for this problem before, where that is faster than what there is."""
+        before = self.author.before
+        if before is not None and (self.best is None or apart(before, self.best).standing == "faster"):
+            self.seen.add(before.candidate.id)
+            self.ledger.append(f"what a model wrote before: {microseconds(before.ns)}, accepted")
+            self.take(before)
+            self.current = before
 
     def settle(self, written: WrittenReply, base: Passed | None, passed: Passed | str) -> Steps[None]:
         """Accept or take back, and write down what the idea did."""
@@ -236,6 +245,7 @@ class KernelRound(_Kernel):
         """Returns why it ended."""
         if self.plan.keep_best:
             yield from self._begin()
+            self.take_before()
         for step in range(1, self.plan.steps + 1):
             if reason := self._enough():
                 return reason

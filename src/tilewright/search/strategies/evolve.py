@@ -37,6 +37,7 @@ PARTS = (
     "summary",  # a model condenses what was tried, from generation to generation
     "tools",  # where they were asked for: a model may call tools before it replies
     "lessons",  # what earlier runs on such work have learnt stands in the prompts
+    "table",  # kernels that models wrote in earlier runs compete
 )
 TEMPERATURES = (0.3, 0.7, 1.0)
 EFFORTS: tuple[Effort, ...] = ("low", "medium", "high")
@@ -66,7 +67,7 @@ class EvolvePlan:
 OURS = EvolvePlan()
 # As published, as far as we know it: nothing of the library's, twice as many proposals as are judged, and a model that
 # verifies them first.
-PAPER = EvolvePlan(proposals=8, judged=4, decides=False, off=("library",))
+PAPER = EvolvePlan(proposals=8, judged=4, decides=False, off=("library", "table"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -305,6 +306,10 @@ class _Search(_Drafting):
         return f"{self.unpaid} generations in a row brought nothing" if self.unpaid >= self.plan.patience else ""
 
     def _library(self) -> Steps[None]:
+        before = self.author.before
+        if before is not None:
+            self.seen.add(before.candidate.id)
+            self.accept(before, "what a model wrote before", island=0, born=0)
         start = self.author.context.start
         if start is None or "library" not in self.parts:
             return

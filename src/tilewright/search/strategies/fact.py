@@ -14,9 +14,9 @@ from ...facts.pattern import (
     Choice,
     Pattern,
     Recipe,
-    Region,
     Subproblem,
     Written,
+    alike,
     subproblem_of,
     subproblems_written,
 )
@@ -113,14 +113,14 @@ class _Fact(Composing):
 
     # ---- the whole of it, from before
 
-    def again(self) -> Steps[tuple[Recipe, Timed] | None]:
+    def again(self) -> Steps[tuple[Candidate | Recipe, Timed] | None]:
         """What was handed over for this problem before, if it still pays, and no model could go further now."""
         known = self.known.get("")
-        if known is None or not isinstance(known.realised.what, tuple) or not _fits(self.context, known.realised.what):
-            return None
-        if self.context.model and not known.realised.model:
+        if known is None or (self.context.model and not known.realised.model):
             return None
         what = known.realised.what
+        if isinstance(what, tuple) and not _fits(self.context, what):
+            return None
         event = yield from self.move(Try(what=what, why="what was handed over before"))
         timed = event.outcome
         return (what, timed) if isinstance(timed, Timed) and timed.faster_than("eager") else None
@@ -204,7 +204,8 @@ class _Fact(Composing):
             best = yield from _tried(self, target, known.realised.what, why=f"known; {known.doubt}")
         library = self.libraries.get(target.subproblem.name)
         if best is None and library is not None:
-            best = yield from _tried(self, target, library.candidate, why="a library's call")
+            whose = "a library's call" if library.candidate.by == "library" else "what a model wrote before"
+            best = yield from _tried(self, target, library.candidate, why=whose)
         is_itself = target.pattern is None or _is_found(target.pattern, event.outcome)
         if best is None and target.pattern is not None and is_itself:
             inside = self._given(event.outcome, target.share)
@@ -237,7 +238,8 @@ class _Fact(Composing):
         name = target.subproblem.name
         if not isinstance(solution.what, Candidate):
             return Choice(pattern=name, point=solution.what[0].point)
-        regions = _alike(self.context, target.pattern) if target.pattern is not None else (target.subproblem.region,)
+        graph = self.context.cases[0].graph
+        regions = alike(graph, target.pattern) if target.pattern is not None else (target.subproblem.region,)
         regions = self.libraries[name].regions if name in self.libraries else regions
         written = Written(title=target.subproblem.title, candidate=solution.what, regions=regions)
         return Choice(pattern=name, point=(), written=written)
@@ -325,15 +327,3 @@ def _is_of(pattern: Pattern, inside: SearchContext, what: Candidate | Recipe) ->
     classes = {p.id: p.same for m in inside.matched for p in m.patterns}
     mine = [c.point for c in what if classes.get(c.pattern) == pattern.same]
     return len(what) == len(mine) == 1 and pattern.space.holds(mine[0])
-
-
-def _alike(context: SearchContext, pattern: Pattern) -> tuple[Region, ...]:
-    """The pattern's regions at which tensors of the same shapes enter and leave as at the first."""
-    graph = context.cases[0].graph
-    shapes = {n.name: (n.shape, n.dtype, n.order) for n in graph.nodes} if graph is not None else {}
-    regions = [site.region for site in pattern.matches]
-
-    def looks(region: Region) -> list[tuple[object, ...]]:
-        return [shapes.get(name, ()) for name in (*region.inputs, *region.outputs)]
-
-    return tuple(r for r in regions if looks(r) == looks(regions[0]))

@@ -12,9 +12,9 @@ import pytest
 from fakes.prompts import ask
 from tilewright.edges.models import named, open_model
 from tilewright.edges.models.cassette import Cassette
-from tilewright.edges.models.ensemble import ModelEnsemble
+from tilewright.edges.models.direct import Passing, RetryPolicy, patiently
 from tilewright.edges.models.mailbox import Mailbox
-from tilewright.edges.models.patience import Passing, RetryPolicy, patiently
+from tilewright.edges.models.named import ModelEnsemble
 from tilewright.edges.models.scripted import Scripted, scripted_reply
 from tilewright.facts.dialogue import Message, ModelChoice, Reply, Sampling, ToolAnswer, Usage
 from tilewright.facts.errors import ModelOut, Pending, UserError

@@ -14,8 +14,7 @@ from fakes import model_server as server_module
 from fakes.model_server import CALL, TEXT, Server, model_server
 from fakes.prompts import ask
 from tilewright.edges.models import bounded as module
-from tilewright.edges.models.direct import Direct
-from tilewright.edges.models.patience import RetryPolicy
+from tilewright.edges.models.direct import Direct, RetryPolicy
 from tilewright.edges.models.providers import PROVIDERS
 from tilewright.edges.toolchain.installed import distribution
 from tilewright.facts.dialogue import Effort, Message, ModelChoice, Sampling, ToolAnswer, Usage

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tilewright.judge.candidate_process import unjoined
+from tilewright.judge.candidate_process import looks as unjoined
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def _tried(described: Any, takes: Callable[[wire.Variant], bool]) -> list[wire.V
         found.append(variant)
         return takes(variant)
 
-    hidden.offer("{}", described, (), take=take)
+    hidden.offer(hidden.variants("{}", described), (), take=take)
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tilewright.judge.check.locate import located
+from tilewright.judge.check.contract import located
 
 ALLOWED = (1e-6, 1e-5)
 

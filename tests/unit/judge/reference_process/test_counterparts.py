@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tilewright.judge.check.counterparts import moved
-from tilewright.judge.reference_process.counterparts import Counterparts
+from tilewright.judge.reference_process.movable import Counterparts
 from tilewright.judge.wire.messages import Mark
 
 

@@ -14,9 +14,9 @@ import pytest
 from fakes.engines import NODE, FakeEngine, Work, improved, seat
 from tilewright.edges.bundle import SharedQueue
 from tilewright.run.campaign import Campaign
+from tilewright.run.cluster.campaign_worker import CampaignWorker
 from tilewright.run.cluster.engine import Engine, Reported
 from tilewright.run.cluster.local import LocalEngine
-from tilewright.run.cluster.serve import CampaignWorker
 from tilewright.run.cluster.shared import SharedFolderEngine
 from tilewright.run.cluster.task import ClusterNode, LostTask, TaskOrder, TaskResult
 

@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")]))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         from ray.cluster_utils import Cluster
@@ -48,9 +50,11 @@ def order(number: int, seconds: float) -> TaskOrder:
     )  # fmt: skip
 
 
-def collected(engine: RayEngine, until: Callable[[list[Reported]], bool]) -> list[Reported]:
+def collected(
+    engine: RayEngine, until: Callable[[list[Reported]], bool], *, patience_s: float = PATIENCE_S
+) -> list[Reported]:
     found: list[Reported] = []
-    ends_at = time.monotonic() + PATIENCE_S
+    ends_at = time.monotonic() + patience_s
     while not until(found):
         assert time.monotonic() < ends_at, (found, engine.nodes())
         found += engine.reports(0.2)
@@ -95,6 +99,39 @@ def test_a_node_that_goes_takes_its_task_and_the_other_does_the_next(cluster: An
         engine.submit(next(o for o in (order(n, 8.0) for n in range(3)) if o.key == lost.key).again())
         (again,) = collected(engine, lambda found: len(found) == 1)
         assert isinstance(again, TaskResult) and (again.key, again.attempt) == (lost.key, 1)
+
+
+PROBLEM = """
+import torch
+from torch import nn
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.softmax(torch.exp(x) * 2.0 + 1.0, -1)
+
+
+def get_inputs():
+    return [torch.randn(64, 256)]
+
+
+def get_init_inputs():
+    return []
+"""
+
+
+def test_kernels_of_orders_that_wait_are_compiled_by_tasks_beside_what_measures(cluster: Any, tmp_path: Path) -> None:
+    """Two orders sleep on both nodes' seats; the third's kernels lie in its node's cache when it begins."""
+    program = "from fakes.ray_seats import builds_ahead; raise SystemExit(builds_ahead())"
+    with RayEngine(cluster.address, target="cpu", jobs=1, log=tmp_path / "ray.log", program=program) as engine:
+        for number in range(2):
+            engine.submit(order(number, 100.0))
+        third = replace(order(2, 0.1), source=PROBLEM)
+        engine.submit(third)
+        found = collected(engine, lambda found: len(found) == 3, patience_s=400.0)
+        by_key = {r.key: r for r in found if isinstance(r, TaskResult)}
+        assert any(name.endswith(".so") for name in by_key[third.key].task["kernels"])
+        assert not by_key[order(0, 100.0).key].task["kernels"], "nothing was there before"
 
 
 def test_without_a_head_the_campaign_is_told_so(cluster: Any, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_what_is_imported_is_not_trusted_and_takes_no_place_of_what_was_judged_h
     assert table.recall(mine, "cpu", "c0ffee") == realised()
     taken = table.recall(mine, "cpu", "beef")
     assert taken == realised(key="beef", what=BY_HAND, judged=False, journal="")
-    assert doubt(taken, MACHINE, tilewright=VERSION) == "imported, and not judged here yet"
+    assert doubt(taken, MACHINE, tilewright=VERSION) == "not judged by itself here yet"
     assert table.take(mine, file) == MergeCounts(added=0, replaced=1, kept=1)
 
 

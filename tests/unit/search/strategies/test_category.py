@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from fakes.facts import context
-from tilewright.ir.graph import Call, Graph, Node
+from tilewright.ir.graph import Call, Graph, Node, Ref
 from tilewright.search.strategies.asking import Author
-from tilewright.search.strategies.category import CATEGORIES, category
+from tilewright.search.strategies.category import CATEGORIES, category, is_depthwise
 
 
 def node(name: str, op: str, shape: tuple[int, ...], *args: str, dims: tuple[int, ...] = ()) -> Node:
@@ -51,6 +51,9 @@ def product(name: str) -> Node:
         ("mixed", (X, product("p"), product("q")), ("convolution", "mm")),
         ("attention", (X, product("p"), product("q"), ROW, EXP), ("matmul", "_softmax", "bmm")),
         ("attention", (X, product("p")), ("scaled_dot_product_attention",)),
+        ("recurrence", (X, product("p")), ("lstm",)),
+        ("recurrence", (X, product("p"), EXP), ("mm", *["select", "addmm", "sigmoid", "mul"] * 8)),
+        ("recurrence", (X, product("p"), EXP), (*["select", "addmm", "sigmoid", "mul"] * 8, "_softmax", "mm")),
         ("mixed", (X, product("p")), ("sort",)),
     ],
 )
@@ -84,3 +87,18 @@ def test_the_kinds_differ() -> None:
         author._task["category"] = kind
         texts.add(author.first("write", ledger=[], near=[])[0].text)
     assert len(texts) == len(CATEGORIES)
+
+
+@pytest.mark.parametrize(("groups", "depthwise"), [((16, 16), True), ((16, 1), False), ((1, 1), False), ((), False)])
+def test_depthwise_are_convolutions_of_as_many_groups_as_channels(groups: tuple[int, ...], depthwise: bool) -> None:
+    made = tuple(
+        Call(
+            name=f"c{n}",
+            target="aten.conv2d.default",
+            args=(Ref(name="x"), Ref(name="w"), None, 1, 0, 1, n),
+            results=(),
+        )
+        for n in groups
+    )
+    assert is_depthwise(Graph(nodes=(X,), outputs=("x",), calls=made)) == depthwise
+    assert not is_depthwise(None)

@@ -8,28 +8,23 @@ bytes) is copied first.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
-from cutlass import cute
 from torch import Tensor
 
 from ...ops import DTYPES
-from ..common import cache
-from ..common.math import ELEMENT_TYPES
 from ..common.spec import ArraySpec, Function
-from ..common.views import ITEM_BYTES
-from ..gemm.host import entries
+from ..common.views import contiguous
 from ..gemm.host.compiling import Launch
-from ..gemm.host.kernels import Epilogue, KernelStore
-from ..gemm.host.recorded import RecordedLaunch, Results, is_aligned, run_on
-from ..rows.plan import Gpu
+from ..gemm.host.kernels import Epilogue
+from ..gemm.host.recorded import is_aligned, run_on
+from ..host.recorded_kernel import RecordedKernel, Strides, any_where_single, compiled, demanded, fake, settings
 from .combine import CombineParts
-from .kernel import AttentionKernel, Normaliser, is_flagged, order_of
+from .kernel import AttentionKernel, Normaliser, has_lists, is_flagged, order_of
 from .order import TileOrder
 from .prepare import PreparePlanes
 from .scores import ScoreMap, ScoreOperand
@@ -37,7 +32,6 @@ from .shape import AttentionShape
 from .tiles import DEFAULTS, AttentionPoint, make_point
 from .visits import InfiniteLayers, MapTiles, listed
 
-ARCH = "sm_90a"
 _HERE = Path(__file__).resolve().parent
 _LINE = 16  # bytes at whose multiples TMA reads
 _FACTORS = 3
@@ -72,100 +66,53 @@ class AttentionSpec:
         return (*self.factors, *self.operands)
 
     @property
-    def written(self) -> tuple[tuple[tuple[int, ...], str], ...]:
-        """Shape and dtype of each output."""
-        more = ((self.output.shape[:-1], "f32"),) if self.sums else ()
-        return ((self.output.shape, self.output.dtype), *more)
+    def results(self) -> tuple[ArraySpec, ...]:
+        """What a call gives."""
+        more = (ArraySpec(name="sums", dtype="f32", shape=self.output.shape[:-1]),) if self.sums else ()
+        return (self.output, *more)
 
 
-class FusedAttention:
-    """An AttentionSpec with its knobs. Calling it launches on torch's current stream; what it compiles is kept on
-    disk."""
+class FusedAttention(RecordedKernel[AttentionSpec]):
+    """An AttentionSpec with its knobs. It launches (outputs .., temporaries .., query, key, value, operands ..)."""
 
-    def __init__(self, spec: AttentionSpec, knobs: dict[str, Any], *, source: str = "", arch: str = ARCH) -> None:
-        self.spec, self.arch = spec, arch
-        self.knobs = dict(DEFAULTS)
-        self.store = KernelStore(source=Path(source) if source else None)
-        self.configure(**knobs)
+    defaults = DEFAULTS
 
-    @property
-    def objects(self) -> set[Path]:
-        """The files in which what it compiled is kept."""
-        return self.store.objects
+    def _settle(self, knobs: dict[str, Any]) -> None:
+        self.point: AttentionPoint = make_point(self.spec.shape, knobs)
 
-    def configure(self, **knobs: Any) -> None:
-        """Replace settings. Raises ValueError, and replaces none, where they are unknown or don't fit together."""
-        wanted = self.knobs | knobs
-        self.point: AttentionPoint = make_point(self.spec.shape, wanted)
-        self.knobs.update(wanted)
-        self._recorded = RecordedLaunch(self._steps, len(self.spec.read))
-
-    def __call__(self, *operands: Tensor) -> tuple[Tensor, ...]:
-        """The outputs, freshly allocated. Raises ValueError on what is not of the Spec's shapes and dtypes. On meta
-        tensors it compiles what tensors of these strides need, and launches nothing."""
-        made = self._recorded.call(*operands)
-        return made if isinstance(made, tuple) else (made,)
-
-    def _steps(self, *given: Tensor) -> Results:
-        """The same, with nothing known of earlier calls."""
-        spec = self.spec
-        for tensor, own in zip(given, spec.read, strict=True):
-            if tuple(tensor.shape) != own.shape or tensor.dtype != DTYPES[own.dtype]:
-                raise ValueError(f"{spec.name}: {own.dtype} {own.shape} is wanted, not {tensor.dtype} {tensor.shape}")
+    def _run(self, outs: list[Tensor], *given: Tensor) -> None:
         factors = [x if reads_by_tma(x) else x.clone(memory_format=torch.contiguous_format) for x in given[:_FACTORS]]
         tensors = (*factors, *given[_FACTORS:])
-        device = given[0].device
-        outs = [torch.empty(shape, dtype=DTYPES[dtype], device=device) for shape, dtype in spec.written]
-        between = [
-            (torch.zeros if t.zero else torch.empty)(t.shape, dtype=DTYPES[t.dtype], device=device)
-            for t in temporaries(spec, self.point)
-        ]
-        launch = self._launch([t.stride() for t in tensors])
-        run_on(launch, *outs, *between, *tensors)
-        return tuple(outs) if len(outs) > 1 else outs[0]
+        wanted = temporaries(self.spec, self.point)
+        between = [torch.empty(w.shape, dtype=DTYPES[w.dtype], device=given[0].device) for w in wanted]
+        for tensor, own in zip(between, wanted, strict=True):
+            if own.zero:
+                tensor.zero_()
+        run_on(self._launch([t.stride() for t in tensors]), *outs, *between, *tensors)
 
-    def _launch(self, strides: list[tuple[int, ...]]) -> Launch:
-        facts = ("attention", self.arch, self.point, tuple(strides), cache.contents(_HERE))
+    def _launch(self, strides: list[Strides]) -> Launch:
         names = tuple(o.name for o in self.spec.operands)
         epilogue = Epilogue(function=self.spec.whole, names=names)  # the source's text says what `inner` is
+        facts = settings("attention", self.arch, self.point, strides, _HERE)
         return self.store.obtain(facts, epilogue, lambda: self.compile(strides))
 
-    def compile(self, strides: list[tuple[int, ...]], options: str = "") -> Launch:
-        """A launch of (outputs .., temporaries .., query, key, value, operands ..) for tensors of these strides; no GPU
-        needed."""
+    def compile(self, strides: list[Strides], options: str = "") -> Launch:
         spec = self.spec
-        outs = [_fake(dtype, shape, _contiguous(shape), _LINE) for shape, dtype in spec.written]
         read = [
             _fake(o.dtype, o.shape, walk, _LINE if i < _FACTORS else 0)
             for i, (o, walk) in enumerate(zip(spec.read, strides, strict=True))
         ]
-        between = [_fake(w.dtype, w.shape, _contiguous(w.shape), _LINE) for w in temporaries(spec, self.point)]
-        tensors = (*outs, *between, *read)
-        stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
-        made: Launch = cute.compile(
-            entries.combine(len(tensors)), _Launched(spec, self.point, strides), *tensors, stream,
-            options=f"--enable-tvm-ffi --gpu-arch {self.arch} {options}".rstrip(),
-        )  # fmt: skip
-        return made
-
-    def prepare(self, device: Gpu) -> None:
-        """Compile, or find on disk, what operands need that lie as the Spec says; no GPU needed."""
-        self(*(torch.empty_strided(o.shape, o.strides or _contiguous(o.shape), dtype=DTYPES[o.dtype], device="meta")
-               for o in self.spec.read))  # fmt: skip
+        made = [(o.dtype, o.shape) for o in spec.results] + [(w.dtype, w.shape) for w in temporaries(spec, self.point)]
+        tensors = [*(_fake(dtype, shape, contiguous(shape), _LINE) for dtype, shape in made), *read]
+        return compiled(_Launched(spec, self.point, strides), tensors, arch=self.arch, options=options)
 
     def demand(self, processors: int) -> dict[str, int | str]:
-        """What the kernel takes, operands lying as the Spec says (see `cuda.demand`)."""
-        spec, p = self.spec, self.point
-        return {
-            "plan": hashlib.sha256(repr(p).encode()).hexdigest()[:16],
-            "registers": max(p.registers),
-            "local_bytes": 0,
-            "shared_bytes": p.staged_bytes,
-            "threads": p.threads,
-            "ctas": TileOrder(shape=spec.shape, tile_m=p.tile_m, tile_n=p.tile_n).work * p.splits,
-            "in_flight_bytes": p.staged_bytes // p.threads,
-            "moved_bytes": sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in (*spec.read, spec.output)),
-        }
+        p = self.point
+        return demanded(
+            self.spec, p, registers=max(p.registers), shared_bytes=p.staged_bytes, threads=p.threads,
+            ctas=TileOrder(shape=self.spec.shape, tile_m=p.tile_m, tile_n=p.tile_n).work * p.splits,
+            in_flight_bytes=p.staged_bytes // p.threads,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +132,7 @@ def temporaries(spec: AttentionSpec, point: AttentionPoint) -> list[Temporary]:
     if point.planes == 2:
         found += [Temporary(dtype="f16", shape=(2, *o.shape)) for o in spec.factors]
         found += [Temporary(dtype="i32", shape=(n,), zero=True) for n in layers]
-    if point.skips:
+    if has_lists(s, point):
         order = order_of(s, point)
         masks = prod(s.domain[d] for d in s.sparse or ())
         found += [Temporary(dtype="i32", shape=n) for n in listed(masks, (order.row_tiles, order.key_tiles))]
@@ -200,7 +147,7 @@ class _Launched:
     """The launches of a call, as `entries.combine` calls them."""
 
     def __init__(self, spec: AttentionSpec, point: AttentionPoint, strides: list[tuple[int, ...]]) -> None:
-        self.outputs, factors = len(spec.written), list(strides[:_FACTORS])
+        self.outputs, factors = len(spec.results), list(strides[:_FACTORS])
         self.point, self.between = point, len(temporaries(spec, point))
         self.splits: list[PreparePlanes] = []
         if point.planes == 2:
@@ -209,7 +156,7 @@ class _Launched:
                 PreparePlanes(own, o.shape, walk)
                 for own, o, walk in zip(layers, spec.factors, strides[:_FACTORS], strict=True)
             ]
-            factors = [_contiguous(o.shape) for o in spec.factors]
+            factors = [contiguous(o.shape) for o in spec.factors]
         operands = [
             ScoreOperand(
                 name=o.name, dtype=o.dtype,
@@ -218,14 +165,14 @@ class _Launched:
             for o, walk in zip(spec.operands, strides[_FACTORS:], strict=True)
         ]  # fmt: skip
         outside = float("-inf") if spec.softmax else 0.0
-        inner = spec.clear if point.skips else spec.inner
+        inner = spec.clear if has_lists(spec.shape, point) else spec.inner
         scores = ScoreMap(spec.shape, point.tile_n, (spec.whole, inner), operands, outside)
         self.kernel = AttentionKernel(
             spec.shape, point, scores, dtype=spec.output.dtype, strides=factors, scale=spec.scale,
             normaliser=Normaliser(softmax=spec.softmax, empty_is_zero=spec.empty_is_zero, sink=spec.sink),
         )  # fmt: skip
         self.map = self.infinite = self.combine = None
-        if point.skips:
+        if has_lists(spec.shape, point):
             kept = ScoreMap(spec.shape, point.tile_n, (spec.kept, None), operands, outside)
             self.map = MapTiles(self.kernel.order, kept)
         if self.kernel.flagged:
@@ -255,7 +202,8 @@ class _Launched:
         made = outs if self.combine is None else left
         self.kernel.launch(planes or given[:_FACTORS], made, operands, more, stream)
         if self.combine is not None:
-            self.combine.launch(left[0], left[1], list(outs), stream)
+            partial, logarithms = left
+            self.combine.launch(partial, logarithms, list(outs), stream)
 
 
 def reads_by_tma(x: Tensor) -> bool:
@@ -265,12 +213,5 @@ def reads_by_tma(x: Tensor) -> bool:
     return x.stride(-1) == 1 and lines and is_aligned(x)
 
 
-def _fake(dtype: str, shape: tuple[int, ...], strides: tuple[Any, ...], align: int = 0) -> Any:
-    walk = tuple(cute.sym_int64() if n == 1 else step for n, step in zip(shape, strides, strict=True))
-    return cute.runtime.make_fake_tensor(
-        ELEMENT_TYPES[dtype], shape, stride=walk, assumed_align=align or ITEM_BYTES[dtype]
-    )
-
-
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
+def _fake(dtype: str, shape: tuple[int, ...], strides: Strides, align: int) -> Any:
+    return fake(dtype, shape, any_where_single(shape, strides), align)

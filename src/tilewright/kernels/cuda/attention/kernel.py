@@ -61,12 +61,17 @@ class Normaliser:
 
 def is_flagged(shape: AttentionShape, point: AttentionPoint) -> bool:
     """Whether what a tile hides may be left out only where its values are finite."""
-    return not shape.spares and (point.skips or shape.visible != (None, None))
+    return not shape.spares and point.skips
+
+
+def has_lists(shape: AttentionShape, point: AttentionPoint) -> bool:
+    """Whether lists say which tiles are visited; else diagonals do."""
+    return shape.sparse is not None and point.skips
 
 
 def order_of(shape: AttentionShape, point: AttentionPoint) -> TileOrder:
     """Of tiles that a CTA visits where values are finite, or need not be."""
-    own = replace(shape, spares=True)
+    own = replace(shape, spares=shape.spares or point.skips)
     return TileOrder(shape=own, tile_m=point.tile_m, tile_n=point.tile_n, item=2 * point.planes)
 
 
@@ -187,7 +192,7 @@ class AttentionKernel:
     def _tables(self, more: Sequence[Any]) -> tuple[Any, Any]:
         """The lists of tiles, and the layers that are not finite; None for what there is not."""
         own = list(more[3 if self.point.planes == 2 else 0 :])
-        return own.pop(0) if self.point.skips else None, own.pop(0) if self.flagged else None
+        return own.pop(0) if has_lists(self.shape, self.point) else None, own.pop(0) if self.flagged else None
 
     def _make_barriers(self, barriers: Any) -> None:
         for number, count in enumerate(self.protocol.arrivals(4 * self.point.groups)):

@@ -14,9 +14,11 @@ from typing import Any
 from .order import TileOrder
 from .shape import AttentionShape
 
+PLAIN, VARIANTS = "attention", "attention variants"  # what GPUs have run, and what is more (see `table.UNPROVEN`)
 KNOBS: dict[str, tuple[Any, ...]] = {
     "groups": (1, 2, 3), "tile_n": (32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256), "stages": (1, 2, 3, 4),
     "precision": ("plain", "fp16x3"), "splits": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64), "skips": (False, True),
+    "kernel": (PLAIN, VARIANTS),
 }  # fmt: skip
 DEFAULTS: dict[str, Any] = {
     "groups": 2, "tile_n": 128, "stages": 2, "precision": "plain", "splits": 1, "skips": False
@@ -98,14 +100,16 @@ def make_point(shape: AttentionShape, knobs: dict[str, Any]) -> AttentionPoint:
     for name, value in knobs.items():
         if name not in KNOBS or value not in KNOBS[name]:
             raise ValueError(f"knob {name!r} can't be {value!r}; legal are {KNOBS.get(name, 'no values')}")
-    made = AttentionPoint(**(DEFAULTS | knobs), depth=padded(shape.depth), columns=padded(shape.columns))
+    own = {name: value for name, value in (DEFAULTS | knobs).items() if name != "kernel"}
+    made = AttentionPoint(**own, depth=padded(shape.depth), columns=padded(shape.columns))
     if max(made.depth, made.columns) > MOST_COLUMNS:
         raise ValueError(f"heads of {shape.depth} and {shape.columns} are wider than {MOST_COLUMNS}")
     if made.held > made.registers[1] - _BESIDE[made.groups] - _LISTED * made.skips:
         raise ValueError(f"{made.held} registers of tiles don't fit beside {made.groups} warpgroups")
     if made.staged_bytes > SHARED_BYTES - RESERVED_BYTES:
         raise ValueError(f"{made.staged_bytes} bytes don't fit shared memory")
-    if made.skips and (shape.sparse is None or made.splits > 1):
+    hides = shape.sparse is not None or (not shape.spares and shape.visible != (None, None))
+    if made.skips and (made.splits > 1 or not hides):
         raise ValueError("tiles are skipped where a mask tells, and where no CTAs share them")
     if made.splits > fewest_tiles(shape, made):
         raise ValueError(f"{made.splits} CTAs have fewer tiles of keys")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from cutlass import Float32, Int32, Int64, cute
 
@@ -34,26 +34,35 @@ Sums = Callable[[int, int], Any]  # a thread's sum of a phase, by its number
 _CHANNEL, _LAST = 2, 5  # of a Walk
 
 
+class EpilogueOperand(NamedTuple):
+    """An operand of an epilogue. `walk`: its strides along (n, g, co, three spatial dimensions), 0 where it is
+    broadcast; `each`: neighbouring channels that have one element."""
+
+    name: str
+    dtype: str
+    walk: Walk
+    each: int = 1
+
+
 class ConvEpilogue:
-    """`function` over `product` and the operands of these `names` and `types`, or None; it gives one value for each of
-    `dtypes`, a tuple where those are several. `walks`: of each operand the strides along (n, g, co, three spatial
-    dimensions), 0 where it is broadcast; outputs are contiguous, with channels innermost where they are
-    `channels_last`. Where outputs of a phase are written, its o is `first` + o spread; of several
-    phases these are the `parts`, and no `first`. Where `gather` writes lines of an even length, a thread's two rows are
-    pixels 2i and 2i + 1 (`pairs`): they stand for phases."""
+    """`function` over `product` and the `operands` by name, or None; it gives one value for each of `dtypes`, a tuple
+    where those are several. Outputs are contiguous, with channels innermost where they are `channels_last`. Where
+    outputs of a phase are written, its o is `first` + o spread; of several phases these are the `parts`, and no
+    `first`. Where `gather` writes lines of an even length, a thread's two rows are pixels 2i and 2i + 1 (`pairs`):
+    they stand for phases."""
 
     together = 1  # neighbouring tiles that a CTA has one after the other
 
     def __init__(
         self, shape: ConvShape, point: ConvPoint, dtypes: Sequence[str], *, function: Function | None = None,
-        operands: Sequence[tuple[str, str, Walk]] = (), first: Triple = (0, 0, 0), channels_last: bool = False,
+        operands: Sequence[EpilogueOperand] = (), first: Triple = (0, 0, 0), channels_last: bool = False,
         parts: tuple[ConvPart, ...] = (),
     ) -> None:  # fmt: skip
         self.shape, self.dtypes, self.function, self.columns = shape, tuple(dtypes), function, point.columns
         self.parts = parts
         alone = point.kernel == "gather" and not channels_last and shape.spread == (1, 1, 1)
         self.pairs = alone and shape.out[2] % 2 == 0
-        self.names = tuple(name for name, _, _ in operands)
+        self.names = tuple(o.name for o in operands)
         unknown = set(reads(function)) - {"product", *self.names}
         if unknown:
             raise ValueError(f"an epilogue reads {', '.join(sorted(unknown))}, which is no operand of it")
@@ -73,7 +82,8 @@ class ConvEpilogue:
             self.piece = next(w for w in (8, 4, 2, 1) if self.run % w == shape.columns % w == 0)
         self.written = [_Walked(dtype, written, self.piece, self.along, wide=not self.loose) for dtype in self.dtypes]
         wide = channels_last  # only then they begin at multiples of LINE
-        self.read = [_Walked(dtype, walk, self.piece, self.along, wide=wide) for _, dtype, walk in operands]
+        self.read = [_Walked(o.dtype, o.walk, self.piece, self.along, wide=wide) for o in operands]
+        self.each = {i: o.each for i, o in enumerate(operands) if o.each > 1}
         held = sum(max(self.piece * ITEM_BYTES[self.read[i].dtype] // WORD, 1) for i in self.wanted)
         spare = point.registers[1] - point.sums - KEPT if channels_last else MOST_READ
         self.at_once = max(1, min(BLOCK // self.piece * (2 if channels_last else 1), spare // max(held, 1)))
@@ -142,7 +152,11 @@ class ConvEpilogue:
     ) -> None:  # fmt: skip
         """The same, of phases that leave together."""
         at, group, column = place
-        begins = [self._start(walked.walk, phases[0], at, group, column) for walked in (*self.written, *self.read)]
+        columns = [*(column for _ in self.written), *(0 if i in self.each else column for i in range(len(self.read)))]
+        begins = [
+            self._start(walked.walk, phases[0], at, group, c)
+            for walked, c in zip((*self.written, *self.read), columns, strict=True)
+        ]
         starts = begins[: len(self.written)], begins[len(self.written) :]
         step = self.piece if self.along == _CHANNEL else 1
         pieces = [
@@ -174,7 +188,10 @@ class ConvEpilogue:
     ) -> None:  # fmt: skip
         """Read what these pieces need, then write them; each is (the number of its first sum, its first channel)."""
         (numbers, both), (group, column) = phases, channel
-        own = {i: [self.read[i].load(operands[i], starts[1][i], c, both) for _, c in pieces] for i in self.wanted}
+        own: dict[int, list[list[Any]]] = {}
+        for i in self.wanted:  # of what channels share the place is known with the channel
+            places = [(column + c) // self.each[i] if i in self.each else c for _, c in pieces]
+            own[i] = [self.read[i].load(operands[i], starts[1][i], c, both) for c in places]
         factors: list[Any] = [None] * len(pieces)
         if scales[0] is not None:
             first = Int64(group * self.shape.columns + column)
@@ -209,7 +226,7 @@ class _Walked:
         self.wide = wide and lies_so
         self.align = min(piece * ITEM_BYTES[dtype], LINE)
 
-    def load(self, tensor: Any, start: Any, channel: int, both: Any = None) -> list[Any]:
+    def load(self, tensor: Any, start: Any, channel: Any, both: Any = None) -> list[Any]:
         """`both`: of loose pairs, whether there is a second, 1 or 0; else the first stands for it."""
         if self.walk[self.along] == 0:
             return [self._there(tensor, start, channel, 0)[0]] * self.piece

@@ -10,31 +10,27 @@ it.
 
 from __future__ import annotations
 
-import hashlib
 from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
-from cutlass import Int32, cute
 from torch import Tensor
 
 from ...ops import DTYPES
-from ..common import cache
-from ..common.math import ELEMENT_TYPES
-from ..common.views import ITEM_BYTES
-from ..gemm.host import entries
+from ..common.views import contiguous
 from ..gemm.host.compiling import Launch
-from ..gemm.host.kernels import Epilogue, KernelStore
+from ..gemm.host.kernels import Epilogue
 from ..gemm.host.launch import processors_of
-from ..gemm.host.recorded import RecordedLaunch, Results, is_aligned, run_on
-from ..rows.plan import Gpu
-from .epilogue import ConvEpilogue
+from ..gemm.host.recorded import is_aligned, run_on
+from ..host.recorded_kernel import RecordedKernel, Strides, any_where_single, compiled, demanded, fake, settings
+from .epilogue import ConvEpilogue, EpilogueOperand
 from .im2col import KERNELS as OF_IM2COL
 from .im2col_host import Im2colConv
 from .implicit import ImplicitConv
 from .kernel import ConvKernel
+from .moments import MomentsEpilogue
 from .phases import phases
 from .prepare import QUAD, Prepare
 from .reduced import ChannelEpilogue, PlacesEpilogue, WindowEpilogue
@@ -46,71 +42,47 @@ from .windows import Windows
 
 __all__ = ["ConvSpec", "FusedConv"]
 
-ARCH = "sm_90a"
 _HERE = Path(__file__).resolve().parent
 _ALIGNED = 16
 _BULK = 128
-_REDUCED = {"channels": ChannelEpilogue, "window": WindowEpilogue, "places": PlacesEpilogue}
+_REDUCED = {"channels": ChannelEpilogue, "window": WindowEpilogue, "places": PlacesEpilogue,
+            "moments": MomentsEpilogue}  # fmt: skip
 
 
-class FusedConv:
-    """A ConvSpec with its knobs. Calling it launches on torch's current stream; what it compiles is kept on disk."""
+class FusedConv(RecordedKernel[ConvSpec]):
+    """A ConvSpec with its knobs. It launches (x, w, highest, scrap .., outputs .., operands .., CTAs at most, 0, 0), or
+    what an Im2colConv does."""
 
-    def __init__(self, spec: ConvSpec, knobs: dict[str, Any], *, source: str = "", arch: str = ARCH) -> None:
-        self.spec, self.arch = spec, arch
-        self.knobs = dict(DEFAULTS)
-        self.store = KernelStore(source=Path(source) if source else None)
-        self.configure(**knobs)
+    defaults = DEFAULTS
 
-    @property
-    def objects(self) -> set[Path]:
-        """The files in which what it compiled is kept."""
-        return self.store.objects
-
-    def configure(self, **knobs: Any) -> None:
-        """Replace settings. Raises ValueError, and replaces none, where they are unknown or don't fit together."""
-        wanted = self.knobs | knobs
+    def _settle(self, knobs: dict[str, Any]) -> None:
         scaled = self.spec.x.dtype == "f32"
-        if scaled == (wanted["precision"] == "plain"):
-            raise ValueError(f"precision {wanted['precision']!r} is not one of {self.spec.x.dtype}")
-        im2col, own = wanted["kernel"] in OF_IM2COL, self.spec.reduction
-        found = () if im2col else make_points(self.spec.shape, wanted)
+        if scaled == (knobs["precision"] == "plain"):
+            raise ValueError(f"precision {knobs['precision']!r} is not one of {self.spec.x.dtype}")
+        im2col, own = knobs["kernel"] in OF_IM2COL, self.spec.reduction
+        found = () if im2col else make_points(self.spec.shape, knobs)
         if own is not None and im2col:
             raise ValueError("an im2col product reduces nothing")
         many = len(self.spec.operands)
         why = own and unreduced(self.spec.shape, found, own.over, own.window, operands=many)
         if why is not None:
             raise ValueError(why)
-        self.im2col = Im2colConv(self.spec, wanted, self.store, self.arch) if im2col else None
+        self.im2col = Im2colConv(self.spec, knobs, self.store, self.arch) if im2col else None
         self.points: tuple[ConvPoint, ...] = found
-        self.knobs.update(wanted)
-        self._recorded = RecordedLaunch(self._steps, len(self.spec.read))
 
-    def __call__(self, *operands: Tensor) -> tuple[Tensor, ...]:
-        """The outputs, freshly allocated. Raises ValueError on what is not of the Spec's shapes and dtypes. On meta
-        tensors it compiles what tensors of these strides need, and launches nothing."""
-        made = self._recorded.call(*operands)
-        return made if isinstance(made, tuple) else (made,)
-
-    def _steps(self, *given: Tensor) -> Results:
-        """The same, with nothing known of earlier calls."""
-        spec, shape = self.spec, self.spec.shape
-        for tensor, own in zip(given, spec.read, strict=True):
-            if tuple(tensor.shape) != own.shape or tensor.dtype != DTYPES[own.dtype]:
-                raise ValueError(f"{spec.name}: {own.dtype} {own.shape} is wanted, not {tensor.dtype} {tensor.shape}")
+    def _run(self, outs: list[Tensor], *given: Tensor) -> None:
         if self.im2col is not None:
-            return self.im2col.steps(*given)
+            return self.im2col.run(outs, *given)
         x, w, *operands = given
         if not (_is_dense(x) and is_aligned(x)):
             x = x.clone(memory_format=torch.contiguous_format)
-        if spec.channels_last:  # they are read by 16 bytes
+        if self.spec.channels_last:  # they are read by 16 bytes
             operands = [o if is_aligned(o) else o.clone() for o in operands]
-        highest = torch.empty(shape.batch, dtype=torch.int32, device=x.device).zero_()
+        highest = torch.empty(self.spec.shape.batch, dtype=torch.int32, device=x.device).zero_()
         scrap = [torch.empty(count, dtype=DTYPES[dtype], device=x.device) for dtype, count, _ in self._scrap()]
-        outs = [torch.empty(o.shape, dtype=DTYPES[o.dtype], device=x.device) for o in spec.outputs]
         launch = self._launch([t.stride() for t in (x, w, *operands)])
         run_on(launch, x, w, highest, *scrap, *outs, *operands, processors_of(x), 0, 0)
-        return tuple(outs) if len(outs) > 1 else outs[0]
+        return None
 
     def _scrap(self) -> list[tuple[str, int, int]]:
         """Of each kernel packed weights and the channels' factors: type, elements, alignment."""
@@ -119,53 +91,36 @@ class FusedConv:
         sizes = [shape.groups * p.tiles * p.steps * p.weight_bytes // 2 for p in self.points]
         return [own for size in sizes for own in ((kind, size, _BULK), ("f32", columns, _ALIGNED))]
 
-    def _launch(self, strides: list[tuple[int, ...]]) -> Launch:
-        facts = ("conv", self.arch, self.points, tuple(strides), cache.contents(_HERE))
+    def _launch(self, strides: list[Strides]) -> Launch:
         epilogue = Epilogue(function=self.spec.epilogue, names=tuple(o.name for o in self.spec.operands))
+        facts = settings("conv", self.arch, self.points, strides, _HERE)
         return self.store.obtain(facts, epilogue, lambda: self.compile(strides))
 
-    def compile(self, strides: list[tuple[int, ...]], options: str = "") -> Launch:
-        """A launch of (x, w, highest, scrap .., outputs .., operands .., CTAs at most, 0, 0) for tensors of these
-        strides; no GPU needed."""
+    def compile(self, strides: list[Strides], options: str = "") -> Launch:
         if self.im2col is not None:
             return self.im2col.compile([strides[0], *strides[2:]], options)
         spec = self.spec
         aligned = [0, 0, *(_ALIGNED if spec.channels_last else 0 for _ in spec.operands)]
         read = [
-            _fake(o.dtype, o.shape, _any_where_single(o.shape, walk), align)
+            fake(o.dtype, o.shape, any_where_single(o.shape, walk), align)
             for o, walk, align in zip(spec.read, strides, aligned, strict=True)
         ]
-        own = [("i32", spec.shape.batch, 4), *self._scrap()]
-        between = [_fake(dtype, (count,), (1,), align) for dtype, count, align in own]
-        outs = [_fake(o.dtype, o.shape, _contiguous(o.shape), _ALIGNED) for o in spec.outputs]
+        between = [
+            fake(dtype, (count,), (1,), align) for dtype, count, align in (("i32", spec.shape.batch, 4), *self._scrap())
+        ]
+        outs = [fake(o.dtype, o.shape, contiguous(o.shape), _ALIGNED) for o in spec.outputs]
         tensors = (*read[:2], *between, *outs, *read[2:])
-        stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
-        made: Launch = cute.compile(
-            entries.product(len(tensors)), _Launched(spec, self.points, strides), *tensors, Int32(1), Int32(0),
-            Int32(0), stream, options=f"--enable-tvm-ffi --gpu-arch {self.arch} {options}".rstrip(),
-        )  # fmt: skip
-        return made
-
-    def prepare(self, device: Gpu) -> None:
-        """Compile, or find on disk, what operands need that lie as the Spec says; no GPU needed."""
-        self(*(torch.empty_strided(o.shape, o.strides or _contiguous(o.shape), dtype=DTYPES[o.dtype], device="meta")
-               for o in self.spec.read))  # fmt: skip
+        kernel = _Launched(spec, self.points, strides)
+        return compiled(kernel, tensors, (1, 0, 0), arch=self.arch, options=options)
 
     def demand(self, processors: int) -> dict[str, int | str]:
-        """What the kernel takes, operands lying as the Spec says (see `cuda.demand`)."""
         if self.im2col is not None:
             return self.im2col.demand(processors)
-        spec, p = self.spec, max(self.points, key=lambda point: point.staged_bytes)
-        return {
-            "plan": hashlib.sha256(repr(self.points).encode()).hexdigest()[:16],
-            "registers": max(p.registers),
-            "local_bytes": 0,
-            "shared_bytes": p.staged_bytes,
-            "threads": p.threads,
-            "ctas": processors,
-            "in_flight_bytes": p.stages * p.pixel_bytes // p.threads,
-            "moved_bytes": sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in (*spec.read, *spec.outputs)),
-        }
+        p = max(self.points, key=lambda point: point.staged_bytes)
+        return demanded(
+            self.spec, self.points, registers=max(p.registers), shared_bytes=p.staged_bytes, threads=p.threads,
+            ctas=processors, in_flight_bytes=p.stages * p.pixel_bytes // p.threads,
+        )  # fmt: skip
 
 
 class _Launched:
@@ -175,7 +130,7 @@ class _Launched:
         x, w, *operands = strides
         self.outputs = len(spec.outputs)
         last = spec.channels_last
-        read = [(o.name, o.dtype, spec.walk(own, o.shape, last=last))
+        read = [EpilogueOperand(o.name, o.dtype, spec.walk(own, o.shape, last=last), spec.each(o.shape))
                 for own, o in zip(operands, spec.operands, strict=True)]  # fmt: skip
         of_x, of_w = spec.walk(x, spec.x.shape), spec.weight_walk(w)
         self.phases: list[tuple[Prepare, ConvKernel]] = []
@@ -205,21 +160,6 @@ class _Launched:
             packed, factors = scrap[2 * number : 2 * number + 2]
             prepare.launch((x, w, packed, highest, factors), stream)
             conv.launch((x, packed, highest, factors), list(outs), list(operands), ctas, stream)
-
-
-def _fake(dtype: str, shape: tuple[int, ...], strides: tuple[Any, ...], align: int = 0) -> Any:
-    return cute.runtime.make_fake_tensor(
-        ELEMENT_TYPES[dtype], shape, stride=strides, assumed_align=align or ITEM_BYTES[dtype]
-    )
-
-
-def _any_where_single(shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[Any, ...]:
-    """The strides, any along a mode of size 1."""
-    return tuple(cute.sym_int64() if n == 1 else step for n, step in zip(shape, strides, strict=True))
-
-
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
 def _is_dense(x: Tensor) -> bool:

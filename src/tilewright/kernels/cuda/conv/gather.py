@@ -29,11 +29,15 @@ class Gather:
 
     def origin(self, x: Any, at: tuple[Any, ...], group: Any) -> Any:
         """The address that tap 0 of channel 0 of the group has, perhaps outside of x."""
-        s, (of_n, of_g, _, *steps) = self.shape, self.walk
-        place = Int64(at[0]) * of_n + Int64(group) * of_g
+        return x.iterator.toint() + self.element(at, group, 0) * self.item
+
+    def element(self, at: tuple[Any, ...], group: Any, channel: Any) -> Any:
+        """How many elements behind x's first one the first element of a pixel's window lies."""
+        (of_n, of_g, of_c, *steps), s = self.walk, self.shape
+        place = Int64(at[0]) * of_n + Int64(group) * of_g + Int64(channel) * of_c
         for d in range(3):
             place = place + Int64(at[1 + d] * s.stride[d] + s.start[d]) * steps[d]
-        return x.iterator.toint() + place * self.item
+        return place
 
     def bits(self, at: tuple[Any, ...]) -> dict[int, Any]:
         """By dimension, whether each tap lies inside of x, a bit each."""
@@ -47,12 +51,12 @@ class Gather:
             found[d] = bits
         return found
 
-    def _offset(self, channel: Any, tap: tuple[Any, Any, Any]) -> Any:
+    def offset(self, channel: Any, tap: tuple[Any, Any, Any]) -> Any:
         """In elements, from the origin."""
         return channel * self.walk[2] + sum(t * self.shape.step[d] * self.walk[3 + d] for d, t in enumerate(tap))
 
     @staticmethod
-    def _test(bits: dict[int, Any], tap: tuple[Any, Any, Any]) -> Any:
+    def test(bits: dict[int, Any], tap: tuple[Any, Any, Any]) -> Any:
         """Whether this tap lies inside of x, 1 or 0; None where all do."""
         found = None
         for d, of_dim in bits.items():
@@ -66,7 +70,7 @@ class Gather:
         first, number = s.place(group * GROUP)
         if s.channels_inside and self.wide and first < s.channels:
             tap = s.tap(number)
-            return read_wide(self.item, origin, self._offset(first, tap) * self.item, self._test(bits, tap))
+            return read_wide(self.item, origin, self.offset(first, tap) * self.item, self.test(bits, tap))
         offsets: list[int | None] = []
         tests: list[Any] = []
         known: dict[int, Any] = {}
@@ -75,8 +79,8 @@ class Gather:
             inside = channel < s.channels
             tap = s.tap(number)
             if inside and number not in known:
-                known[number] = self._test(bits, tap)
-            offsets.append(self._offset(channel, tap) * self.item if inside else None)
+                known[number] = self.test(bits, tap)
+            offsets.append(self.offset(channel, tap) * self.item if inside else None)
             tests.append(known[number] if inside else None)
         return read_group(self.item, origin, offsets, tests)
 
@@ -91,8 +95,8 @@ class Gather:
             block, number = group // s.all_taps, group % s.all_taps
             left = s.channels - block * GROUP
         tap = s.tap(number)
-        test = self._test(bits, tap)
-        address = origin + Int64(self._offset(block * GROUP, tap)) * self.item
+        test = self.test(bits, tap)
+        address = origin + Int64(self.offset(block * GROUP, tap)) * self.item
         odd = s.group_count * GROUP < s.depth or s.channels % GROUP > 0
         left = left if odd else None
         return read_channels(self.item, address, self.walk[2], left, test, wide=self.wide)

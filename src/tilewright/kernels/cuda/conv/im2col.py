@@ -97,6 +97,11 @@ def im2col_point(shape: ConvShape, knobs: dict[str, Any]) -> Point:
         tile_m=knobs["pixels"], tile_n=tile_n, cluster_m=cluster_m, cluster_n=cluster_n, stages=knobs["stages"],
         bulk=knobs["store"] == "bulk", staged=knobs["store"] == "staged", pingpong=pingpong,
     )  # fmt: skip
+    # At most half is enough for speed; and stores through shared memory, whose first line of 64 columns (or rows) alone
+    # would lie in the result, write all of their lines there.
+    for size, tiles in ((shape.columns, tile_n * cluster_n), (shape.pixels, made.tile_m * cluster_m)):
+        if tiles > 64 and 2 * size <= tiles:
+            raise ValueError(f"tiles of a cluster cover {tiles} rows or columns, twice the {size} that there are")
     if made.tile_m < 128 and made.tile_n > 128:
         raise ValueError("tiles of 64 pixels have at most 128 columns, so that two are on a multiprocessor")
     if knobs["kernel"] == "im2col":

@@ -7,28 +7,23 @@ others   matrices of (pixels, columns, groups), of which each pixel may have a r
 
 from __future__ import annotations
 
-import hashlib
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
-from cutlass import Int32, cute
 from torch import Tensor
 
-from ...ops import DTYPES
-from ..common import cache
-from ..common.math import ELEMENT_TYPES
 from ..common.spec import ArraySpec
-from ..common.views import ITEM_BYTES
+from ..common.views import contiguous
 from ..gemm.epilogue.epilogue import EpilogueStore
-from ..gemm.host import entries
 from ..gemm.host.compiling import Launch
 from ..gemm.host.kernels import Epilogue, KernelStore
 from ..gemm.host.launch import processors_of
 from ..gemm.host.layouts import vector_of
 from ..gemm.host.plan import Grid, make_grid
-from ..gemm.host.recorded import Results, is_aligned, run_on
+from ..gemm.host.recorded import is_aligned, run_on
+from ..host.recorded_kernel import Strides, compiled, demanded, fake, settings
 from .im2col import PixelRows, im2col_point, no_im2col, pixel_rows
 from .im2col_addresses import Im2col
 from .im2col_product import AsyncIm2col, TmaIm2col
@@ -38,7 +33,6 @@ from .spec import ConvSpec
 _HERE = Path(__file__).resolve().parent
 _ALIGNED = 16
 _OWN_LAYER = (1, 0)  # of A and of B, for each group
-Strides = tuple[int, ...]
 
 
 class Im2colConv:
@@ -55,14 +49,13 @@ class Im2colConv:
         self.depth = s.channels * s.all_taps
         self.weights = (s.groups, s.columns, *s.taps, s.channels)
 
-    def steps(self, *given: Tensor) -> Results:
-        """The outputs, of tensors of the Spec's shapes and dtypes."""
+    def run(self, outs: list[Tensor], *given: Tensor) -> None:
+        """Launch on tensors of the Spec's shapes and dtypes."""
         x, w, *operands = given
         spec, shape = self.spec, self.spec.shape
         if not (is_aligned(x) and self._lies(x)):
             x = _last(x, shape.groups).copy_(x)
         views = [self._operand(o, own) for o, own in zip(operands, spec.operands, strict=True)]
-        outs = [torch.empty(o.shape, dtype=DTYPES[o.dtype], device=x.device) for o in spec.outputs]
         launch = self.launch([x.stride(), *(o.stride() for _, o in views)])
         matrices = [o.as_strided(*_matrix(self.rows(own, o.stride()), self.spec, own, o.stride()), o.storage_offset())
                     for (own, o) in views]  # fmt: skip
@@ -70,7 +63,6 @@ class Im2colConv:
         grid = self.grid(processors_of(x))
         tensors = (x, self._weights(w), first, *matrices, *further)
         run_on(launch, *tensors, grid.clusters, grid.splits, grid.chunk)
-        return tuple(outs) if len(outs) > 1 else outs[0]
 
     def grid(self, processors: int) -> Grid:
         """The launch on so many multiprocessors."""
@@ -79,7 +71,7 @@ class Im2colConv:
 
     def launch(self, strides: list[Strides]) -> Launch:
         """What is compiled for x and operands of these strides."""
-        facts = ("im2col", self.arch, self.kind.__name__, self.point, tuple(strides), cache.contents(_HERE))
+        facts = settings("im2col", self.arch, (self.kind.__name__, self.point), strides, _HERE)
         epilogue = Epilogue(function=self.spec.epilogue, names=tuple(o.name for o in self.spec.operands))
         return self.store.obtain(facts, epilogue, lambda: self.compile(strides))
 
@@ -103,12 +95,7 @@ class Im2colConv:
               for o, own, walk in zip(spec.operands, rows, others, strict=True)),
             *(_fake(dtype, *self._result()) for dtype in dtypes[1:]),
         ]  # fmt: skip
-        stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
-        made: Launch = cute.compile(
-            entries.product(len(tensors)), kernel, *tensors, Int32(1), Int32(1), Int32(64), stream,
-            options=f"--enable-tvm-ffi --gpu-arch {self.arch} {options}".rstrip(),
-        )  # fmt: skip
-        return made
+        return compiled(kernel, tensors, (1, 1, 64), arch=self.arch, options=options)
 
     def rows(self, operand: ArraySpec, strides: Strides) -> PixelRows:
         """Of an operand that has some."""
@@ -120,16 +107,11 @@ class Im2colConv:
         """What the kernel takes, operands lying as the Spec says (see `cuda.demand`)."""
         p, grid = self.point, self.grid(processors)
         staged = p.depth_stages * p.stage_bytes
-        return {
-            "plan": hashlib.sha256(repr((self.kind.__name__, p, grid)).encode()).hexdigest()[:16],
-            "registers": max(p.registers),
-            "local_bytes": 0,
-            "shared_bytes": staged + p.smem_store_bytes,
-            "threads": p.threads,
-            "ctas": grid.clusters * p.cluster,
-            "in_flight_bytes": staged // p.threads,
-            "moved_bytes": sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in (*self.spec.read, *self.spec.outputs)),
-        }
+        return demanded(
+            self.spec, (self.kind.__name__, p, grid), registers=max(p.registers),
+            shared_bytes=staged + p.smem_store_bytes, threads=p.threads, ctas=grid.clusters * p.cluster,
+            in_flight_bytes=staged // p.threads,
+        )  # fmt: skip
 
     # ---- how tensors lie
 
@@ -142,7 +124,7 @@ class Im2colConv:
         """(columns, K, groups), K = (tap, channel)."""
         group, column, channel, *taps = self.spec.weight_walk(w.stride())
         walk = (group, column, *taps, channel)
-        wanted = tuple(prod(self.weights[d + 1 :]) for d in range(len(walk)))
+        wanted = contiguous(self.weights)
         same = all(a == b for a, b, n in zip(walk, wanted, self.weights, strict=True) if n > 1)
         if not (same and is_aligned(w)):
             source = w.as_strided(self.weights, walk, w.storage_offset())
@@ -173,9 +155,7 @@ def _matrix(rows: PixelRows, spec: ConvSpec, operand: ArraySpec, strides: Stride
 def _fake(dtype: str, shape: Strides, strides: Strides) -> Any:
     """A tensor that begins at a multiple of 16 bytes; where its rows do not, it is known by its elements alone."""
     whole = not any(step % GROUP for step in strides if step != 1)
-    return cute.runtime.make_fake_tensor(
-        ELEMENT_TYPES[dtype], shape, stride=strides, assumed_align=_ALIGNED if whole else ITEM_BYTES[dtype]
-    )
+    return fake(dtype, shape, strides, _ALIGNED if whole else 0)
 
 
 def _last(x: Tensor, groups: int) -> Tensor:

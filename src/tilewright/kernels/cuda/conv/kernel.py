@@ -56,6 +56,19 @@ def product_of(kind: Any, abreast: int, columns: int) -> Any:
     )
 
 
+def blocks_of(kernel: ConvKernel) -> int:
+    """A kernel's tiles of rows; where a chunk of neighbours belongs to one tile of columns, with the last one whole."""
+    blocks, chunk = -(-kernel.rows // kernel.point.pixels), kernel.finish.together
+    return blocks if kernel.tiles == 1 else -(-blocks // chunk) * chunk
+
+
+def place_of(kernel: ConvKernel, work: Any) -> tuple[Any, Any]:
+    """The number of a tile's columns, and of its rows."""
+    if kernel.finish.together == 1 or kernel.tiles == 1:
+        return work % kernel.tiles, work // kernel.tiles
+    return work // blocks_of(kernel), work % blocks_of(kernel)
+
+
 def following(work: Any, stride: Any, chunk: int) -> Any:
     """The tile after this one of a CTA, which takes chunks of so many neighbours, `stride` chunks apart."""
     if chunk == 1:
@@ -90,7 +103,7 @@ class ConvKernel:
     def launch(self, tensors: tuple[Any, ...], outs: list[Any], operands: list[Any], ctas: Any, stream: Any) -> None:
         """Emit the launch. `tensors`: x, packed weights, magnitudes of the samples, factors of the channels."""
         p = self.point
-        self.all_work = -(-self.rows // p.pixels) * self.tiles
+        self.all_work = blocks_of(self) * self.tiles
         mma = product_of(self.kind, self.abreast, p.columns)
         kernel = self._kernel(list(tensors), outs, operands, mma, self._layouts())
         grid = [cutlass.min(ctas, Int32(-(-self.all_work // self.finish.together))), 1, 1]
@@ -117,8 +130,8 @@ class ConvKernel:
             work = first
             turn = Int32(0)
             while work < self.all_work:
-                tile = work % self.tiles
-                state = self._state(x, highest, (work // self.tiles * p.pixels, tile // p.tiles), thread)
+                tile, block = place_of(self, work)
+                state = self._state(x, highest, (block * p.pixels, tile // p.tiles), thread)
                 self._fill_all(barriers, s_a, state, partial(self._fetch, barriers, packed, s_b, tile, thread), turn)
                 turn += self.steps
                 work = following(work, stride, self.finish.together)
@@ -241,22 +254,25 @@ class ConvKernel:
         rows = self._rows(sums, work, group, scales)
         more: Any = None
         if carried:
-            number = work // self.tiles * p.pixels
-            samples = self._output(number)[0][0], self._output(number + (p.pixels - 1))[0][0]
+            block, blocks = place_of(self, work)[1], -(-self.rows // p.pixels)
+            number = block * p.pixels
+            first, last = self._output(number)[0][0], self._output(number + (p.pixels - 1))[0][0]
+            if blocks_of(self) > blocks:  # no sample is behind the last
+                last = last - Int32(block >= blocks) * (last - first + 1)
             warp = group * 4 + cute.arch.warp_idx() % 4
-            more = work, warp, carried, samples, self.rows // self.shape.batch, self.all_work
+            more = block, warp, carried, (first, last), self.rows // self.shape.batch, blocks
         self.finish.tile(rows, more, outs, operands, p.columns * p.tiles > self.shape.columns)
 
     def _rows(self, sums: list[Any], work: Any, group: Any, scales: tuple[Any, Any]) -> Iterator[tuple[Any, ...]]:
         """Of each row that this thread has: its sums, (pixel, group, first channel), whether there is one, factors."""
         p = self.point
         lane, warp = cute.arch.lane_idx(), cute.arch.warp_idx() % 4
-        tile = work % self.tiles
+        tile, block = place_of(self, work)
         column = tile % p.tiles * p.columns + lane % 4 * self.finish.run
         for part, totals in enumerate(sums):
             for r in range(1 if self.finish.pairs else 2):
                 row = lane // 4 * 2 if self.finish.pairs else lane // 4 + 8 * r
-                number = work // self.tiles * p.pixels + part * 128 + group * 64 + warp * 16 + row
+                number = block * p.pixels + part * 128 + group * 64 + warp * 16 + row
                 at, inside = self._output(number)
                 inverse = power_of_two(-scale_exponent(scales[0][at[0]])) if self.scaled else None
                 own = partial(self.sums.pixel, totals) if self.finish.pairs else partial(self.sums.one, totals, r)

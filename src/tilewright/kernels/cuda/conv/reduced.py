@@ -16,7 +16,7 @@ from ..common.control import loop, when
 from ..common.spec import Function, reads
 from ..rows.combine import Held, butterfly
 from ..rows.reducers import Reducer, State, tree
-from .epilogue import _LAST, ConvEpilogue, Sums, Walk, _Walked
+from .epilogue import _LAST, ConvEpilogue, EpilogueOperand, Sums, _Walked
 from .gather import Gather
 from .reduction import WARPS, ConvReduction, chunk_tiles, slots
 from .shape import ConvShape, Triple
@@ -32,11 +32,11 @@ class ReducedEpilogue(ConvEpilogue):
 
     def __init__(
         self, shape: ConvShape, point: ConvPoint, dtypes: Sequence[str], *, reduction: ConvReduction,
-        operands: Sequence[tuple[str, str, Walk]] = (), **more: Any,
+        operands: Sequence[EpilogueOperand] = (), **more: Any,
     ) -> None:  # fmt: skip
         super().__init__(shape, point, dtypes, operands=operands, **more)
         self.reduction, self.point = reduction, point
-        self.walks = {name: (i, walk) for i, (name, _, walk) in enumerate(operands)}
+        self.walks = {o.name: (i, o.walk, o.each) for i, o in enumerate(operands)}
         self.reducers = [
             [Reducer(op=r.op, source=r.source, dtype=r.dtype) for r in sweep.reductions] for sweep in reduction.sweeps
         ]
@@ -63,17 +63,20 @@ class ReducedEpilogue(ConvEpilogue):
         value = sums(phase, number)
         return value if factor is None else value * factor
 
-    def _loaded(self, name: str, operands: list[Any], place: tuple[Any, ...], channel: Any) -> Any:
+    def _loaded(self, name: str, operands: list[Any], place: tuple[Any, ...], channel: Any, group: Any = 0) -> Any:
         """An operand's element. `place`: (sample, place along each dimension), which exist."""
-        i, walk = self.walks[name]
+        i, walk, each = self.walks[name]
         start = Int64(0)
-        for step, index in zip(walk, (place[0], 0, channel, *place[1:]), strict=True):
+        channel = channel if each == 1 else channel // each
+        for step, index in zip(walk, (place[0], group, channel, *place[1:]), strict=True):
             start = start + Int64(index) * step if step else start
         value = cute.make_tensor(operands[i].iterator + start, cute.make_layout((1,)))[0]
         return value.to(Float32) if type(value).is_float else value
 
-    def _element(self, names: Iterable[str], operands: list[Any], place: tuple[Any, ...], channel: Any) -> Element:
-        return {name: self._loaded(name, operands, place, channel) for name in names if name in self.walks}
+    def _element(
+        self, names: Iterable[str], operands: list[Any], place: tuple[Any, ...], channel: Any, group: Any = 0
+    ) -> Element:
+        return {name: self._loaded(name, operands, place, channel, group) for name in names if name in self.walks}
 
     def _near(self, channel: Any, odd: bool) -> Any:
         """The channel, or the last one instead of one behind it."""
@@ -349,7 +352,7 @@ class PlacesEpilogue(ReducedEpilogue):
             closes = m.either(after % self.together == 0, after == tiles)
 
             def close() -> None:
-                self._close(carried, (sample, work // self.together, warp, each), found[0][1][2], outs[0], odd)
+                self._close(carried, (sample, work // self.together, warp, each), found[0][1][1:], outs[0], odd)
                 self._clear(carried)
 
             when(m.either(is_over, closes), close)
@@ -358,19 +361,19 @@ class PlacesEpilogue(ReducedEpilogue):
 
     def _add(self, row: Any, sample: Any, carried: list[Any], operands: list[Any], odd: bool) -> None:
         """A row's pixels, where they are this sample's."""
-        sums, (at, _, column), inside, scales = row
+        sums, (at, group, column), inside, scales = row
         mine = m.both(inside, at[0] == sample)
         sweep = self.reduction.sweeps[0]
         head = self.reduction.head
         names = self._read_of(head, sweep.elements)
         for i, (number, channel) in enumerate(self._channels(column)):
             near = self._near(channel, odd)
-            factor = self._factor(scales, near)
+            factor = self._factor(scales, near if self.shape.groups == 1 else group * self.shape.columns + near)
             for first, phases in self.vectors.items():
                 there = self._there_is(at, first)
                 ok = mine if there is None else m.both(mine, there)
                 for j, phase in enumerate(phases):
-                    element = self._element(names, operands, self._places(at, first, j), near)
+                    element = self._element(names, operands, self._places(at, first, j), near, group)
                     element["product"] = self._scaled(sums, phase, number, factor)
                     values = {} if head is None else _call(head, element, {})
                     made = _call(sweep.elements, element, values)
@@ -379,9 +382,9 @@ class PlacesEpilogue(ReducedEpilogue):
                         value = m.select(ok, reducer.prepare(value), neutral)
                         own[i] = _merged(reducer, own[i], value)
 
-    def _close(self, carried: list[Any], where: tuple[Any, ...], column: Any, out: Any, odd: bool) -> None:
+    def _close(self, carried: list[Any], where: tuple[Any, ...], first: tuple[Any, Any], out: Any, odd: bool) -> None:
         """Write what a chunk has of a sample; behind a sample's last chunk, that there is nothing more."""
-        sample, chunk, warp, each = where
+        (sample, chunk, warp, each), (group, column) = where, first
         rows = self.together * self.point.pixels
         slot = chunk - sample * each // rows
         ends = Int32((sample + 1) * each <= (chunk + 1) * rows)
@@ -390,7 +393,8 @@ class PlacesEpilogue(ReducedEpilogue):
             values, numbers, leads = scattered(values, partial(_merged, reducer), _APART)
             for value, number in zip(values, numbers, strict=True):
                 channel = column + number // self.run * (4 * self.run) + number % self.run
-                row = Int64(sample + i * self.shape.batch) * self.shape.columns + channel
+                row = Int64(sample + i * self.shape.batch) * (self.shape.groups * self.shape.columns) + channel
+                row = row if self.shape.groups == 1 else row + group * self.shape.columns
                 first = out.iterator + (row * self.slots * WARPS + warp)
 
                 def put(at: Any, what: Any, first: Any = first) -> None:

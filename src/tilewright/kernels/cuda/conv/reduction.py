@@ -6,9 +6,11 @@
                 are neighbouring rows of a tile; of phases in one kernel a thread has a window's pixels
     places      the pixels of each sample, of each channel: a thread adds up its rows over a chunk of neighbouring tiles
                 of one CTA; lanes and chunks are joined in a fixed order, so that results repeat to the last bit
+    moments     of these pixels the count, the mean and the sum of squared deviations, beside what is written of each
+                (see `moments`)
 
-States of `places` are (reduction, sample, channel, slot, warp) of fp32, which another kernel joins. The rows of a
-sample meet a few chunks; its slots are these chunks in order, and what is left of them is neutral.
+States of `places` and `moments` are (reduction, sample, channel, slot, warp) of fp32, which another kernel joins. The
+rows of a sample meet a few chunks; its slots are these chunks in order, and what is left of them is neutral.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ POOLED = (2, 4, 8, 16)  # pixels of a window that neighbouring rows of a warp ho
 _LEAST_ROWS = 128  # of a chunk: of the smallest tile
 _MOST_TILES = 16  # of them
 _CHUNKS = 1024  # at least, where there is so much work: CTAs come out even
+MOMENTS = 3  # components of their state: count, mean, squares
 _KEPT = 40  # registers of a thread for all but sums
+_MEASURED = 112  # sums and moments of a thread, of pixels that are gathered: at 128 ptxas spills 48 bytes
 _ELSE = 16  # for all but sums, and a pixel's elements and operands
 _SPARE = 8  # places behind a line of a grid, at most
 
@@ -36,10 +40,11 @@ _SPARE = 8  # places behind a line of a grid, at most
 class ConvReduction:
     """`over`: see the module's docstring. `sweeps` as a Spec's, `head` what needs none of them. `final` gives the
     element that is written; without it, the value `row` is. Of a `window` and of `places` there is one sweep of sums,
-    maxima or minima; of `places` its `elements` alone matter."""
+    maxima or minima; of `places` its `elements` alone matter. Of `moments` there are none: the Spec's epilogue gives
+    what is written, and last what is measured."""
 
     over: str
-    sweeps: tuple[Sweep, ...]
+    sweeps: tuple[Sweep, ...] = ()
     window: Triple = (1, 1, 1)
     head: Function | None = None
     final: Function | None = None
@@ -50,18 +55,20 @@ def unreduced(
     shape: ConvShape, points: Sequence[ConvPoint], over: str, window: Triple = (1, 1, 1), *, operands: int
 ) -> str | None:
     """Why these settings of all kernels can't reduce, beside so many operands; None if they can."""
-    if shape.groups > 1 or (over != "window" and any(p.tiles > 1 for p in points)):
+    if over in ("places", "moments"):
+        if len(points) > 1:
+            return "sums over all places are those of one kernel"
+        (own,), measured = points, over == "moments"
+        kept, most = own.columns // 4 * (1 + measured), own.registers[1] - _KEPT
+        full = own.sums + kept > (min(most, _MEASURED) if measured and own.kernel == "gather" else most)
+        return "sums of places don't fit the registers beside those of the tile" if full else None
+    if shape.groups > 1 or (over == "channels" and any(p.tiles > 1 for p in points)):
         return "channels that one tile does not hold are reduced by a kernel of their own"
     if over == "channels":
         full = any(
             p.parts * p.width // 2 + p.columns // 4 * (1 + operands) > p.registers[1] - _ELSE for p in points
         )  # fmt: skip
         return "channels of a pixel don't fit the registers beside the sums of the tile" if full else None
-    if over == "places":
-        if len(points) > 1:
-            return "sums over all places are those of one kernel"
-        full = points[0].sums + points[0].columns // 4 > points[0].registers[1] - _KEPT
-        return "sums of places don't fit the registers beside those of the tile" if full else None
     if any(out % w for out, w in zip(shape.out, window, strict=True)):
         return "windows that end outside"
     if shape.spread == (1, 1, 1):

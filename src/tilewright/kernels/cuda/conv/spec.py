@@ -12,8 +12,9 @@ from .shape import ConvShape
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvSpec:
     """`shape`: the convolution; `x`, `weight` and `outputs` as the module's docstring has them, `operands` of the
-    output's rank, each size its own or 1. `epilogue` reads `product` and the operands by name; or there is a
-    `reduction`, with one output. `channels_last`: how outputs lie, and the dimensions of the operands."""
+    output's rank, each size its own or 1, or of channels a part, of which neighbours share an element. `epilogue`
+    reads `product` and the operands by name; or there is a `reduction`, with one output. `channels_last`: how
+    outputs lie, and the dimensions of the operands."""
 
     name: str
     shape: ConvShape
@@ -31,6 +32,11 @@ class ConvSpec:
         """What it is called with, in order."""
         return (self.x, self.weight, *self.operands)
 
+    @property
+    def results(self) -> tuple[ArraySpec, ...]:
+        """What a call gives."""
+        return self.outputs
+
     def walk(self, strides: tuple[int, ...], shape: tuple[int, ...], *, last: bool = False) -> tuple[int, ...]:
         """Strides of x, of an operand or of an output along (n, g, channel, three spatial dimensions), 0 where it has
         one element; `last`: it has channels last."""
@@ -42,6 +48,12 @@ class ConvSpec:
             rest = [*rest[spatial:], *rest[:spatial]]
         group, channel, *places = rest if grouped else (0, *rest)
         return (n, group, channel, *(0,) * (3 - spatial), *places)
+
+    def each(self, shape: tuple[int, ...]) -> int:
+        """Neighbouring channels of a group that share an element of an operand; 1 where it is broadcast over them."""
+        spatial = len(self.x.shape) - 2 - (self.shape.groups > 1)
+        channel = shape[(self.shape.groups > 1) + 1 + spatial * self.channels_last]
+        return self.shape.columns // channel if channel > 1 else 1
 
     def weight_walk(self, strides: tuple[int, ...]) -> tuple[int, ...]:
         """Strides of the weights along (g, co, c, three taps)."""

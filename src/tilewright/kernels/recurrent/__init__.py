@@ -1,0 +1,1 @@
+"""Recurrent layers on any target: their shape, and the layers one after another."""

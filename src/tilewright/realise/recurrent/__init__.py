@@ -1,0 +1,1 @@
+"""Recurrent layers: which regions the skeletons take, and their files."""
