@@ -13,8 +13,7 @@ from ...ir.program import Program
 from ...kernels.cuda.attention.order import TileOrder
 from ...kernels.cuda.attention.shape import AttentionShape
 from ...kernels.cuda.attention.tiles import KNOBS as LEGAL
-from ...kernels.cuda.attention.tiles import PLAIN, VARIANTS
-from ...kernels.cuda.attention.tiles import AttentionPoint, make_point
+from ...kernels.cuda.attention.tiles import PLAIN, VARIANTS, AttentionPoint, make_point
 from .shape import attention_of
 
 _OF_EACH = 3  # points of each number of warpgroups, with and without skipping: no time has been measured yet
