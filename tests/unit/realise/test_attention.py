@@ -276,3 +276,14 @@ def test_a_mask_that_operands_tell_is_a_condition_with_the_batch_along_which_it_
     assert condition is not None
     (name,) = (o.name for o in condition.operands if o.dtype == "bool")
     assert [(i.op, i.args) for i in condition.body if hasattr(i, "args")] == [("logical_not", (name,))]
+
+
+def test_what_no_gpu_has_run_is_a_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Points that skip tiles or share keys are not proposed, and attention with sinks is refused, until one has."""
+    monkeypatch.setattr(table, "UNPROVEN", frozenset({"attention variants"}))
+    program = program_of(buffered, Q, K, V, torch.ones(1, 1, M, N).tril())
+    proposed = [dict(p) for p in cuda.space(program).points]
+    assert proposed and all(not p["skips"] and p["splits"] == 1 for p in proposed)
+    assert any(dict(p)["skips"] for p in renderer.points(program, H200).points)
+    answer = cuda.fits(program_of(sunk, Q, K, V, rand(H)))
+    assert isinstance(answer, Refused) and "attention variants" in answer.why
