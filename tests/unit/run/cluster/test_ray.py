@@ -121,7 +121,7 @@ def get_init_inputs():
 
 
 def test_kernels_of_orders_that_wait_are_compiled_by_tasks_beside_what_measures(cluster: Any, tmp_path: Path) -> None:
-    """Two orders keep both nodes' seats until something was built; the third's kernels lie in its node's cache when it begins."""
+    """Two orders keep both seats until something was built; the third begins with its kernels in its node's cache."""
     program = "from fakes.ray_seats import builds_ahead; raise SystemExit(builds_ahead())"
     with RayEngine(cluster.address, target="cpu", jobs=1, log=tmp_path / "ray.log", program=program) as engine:
         for number in range(2):
