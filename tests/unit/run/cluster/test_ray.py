@@ -124,12 +124,12 @@ def test_kernels_of_orders_that_wait_are_compiled_by_tasks_beside_what_measures(
     """Two orders keep both seats until something was built; the third begins with its kernels in its node's cache."""
     program = "from fakes.ray_seats import builds_ahead; raise SystemExit(builds_ahead())"
     with RayEngine(cluster.address, target="cpu", jobs=1, log=tmp_path / "ray.log", program=program) as engine:
-        first, second = (replace(order(n, 300.0), settings=("--without", "tuning")) for n in range(2))
+        first, second = (replace(order(n, 600.0), settings=("--without", "tuning")) for n in range(2))
         for one in (first, second):  # nothing is built for these
             engine.submit(one)
         third = replace(order(2, 0.1), source=PROBLEM)
         engine.submit(third)
-        found = collected(engine, lambda found: len(found) == 3, patience_s=400.0)
+        found = collected(engine, lambda found: len(found) == 3, patience_s=800.0)
         by_key = {r.key: r for r in found if isinstance(r, TaskResult)}
         assert any(name.endswith(".so") for name in by_key[third.key].task["kernels"])
         assert not by_key[first.key].task["kernels"], "nothing was there before"
