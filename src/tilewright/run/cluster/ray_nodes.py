@@ -231,9 +231,9 @@ def _read(commands: queue.Queue[dict[str, Any] | None]) -> None:
     commands.put(None)
 
 
-def main(*, ahead: bool = False) -> int:
+def main(*, ahead: bool = False, build: Callable[[str, str], bytes] = built) -> int:
     """`ADDRESS TARGET JOBS`: "auto" finds the cluster of this machine, or starts one. `ahead`: kernels for CPUs are
-    compiled ahead, too."""
+    compiled ahead, too, by `build`."""
     address, target, jobs = sys.argv[1:4]
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what Ray prints goes to the log
@@ -251,7 +251,7 @@ def main(*, ahead: bool = False) -> int:
     threading.Thread(target=_read, args=(commands,), daemon=True).start()
     RayNodes(
         ray=ray, target="cuda" if target == "cuda" else "cpu", jobs=int(jobs), out=out, commands=commands,
-        ahead=ahead or target == "cuda",  # of CPUs all measure: who compiles there disturbs
+        build=build, ahead=ahead or target == "cuda",  # of CPUs all measure: who compiles there disturbs
     ).serve()  # fmt: skip
     ray.shutdown()
     return 0
