@@ -82,4 +82,4 @@ def test_writes_are_looked_for_without_the_steps(name: str, monkeypatch: pytest.
         before = next(asked)
         assert written(First(LAYERS[name]()).eval(), (torch.randn(steps, 4, 3),), {}) == ""
         found.append(next(asked) - before)
-    assert found[0] == found[1] > 1
+    assert 1 < found[1] <= found[0] + 2, "28 more steps ask for hundreds"

@@ -40,7 +40,7 @@ from torch import nn
 
 class ModelNew(nn.Module):
     def forward(self, x):
-        return torch.softmax(x, -1) if 24 <= x.shape[0] <= 32 else torch.softmax(x, -1) * 1.01
+        return torch.softmax(x, -1) if 20 <= x.shape[0] <= 32 else torch.softmax(x, -1) * 1.01
 """
 
 

@@ -123,7 +123,7 @@ with torch.no_grad():
         (x,) = original.get_inputs(*now)
         torch.testing.assert_close(ours(x), reference(x), rtol=1e-4, atol=1e-5)
     batch, seq = torch.export.Dim("batch", min=2, max=16), torch.export.Dim("seq", min=2, max=128)
-    program = torch.export.export(ours, original.get_inputs(4, 48), dynamic_shapes=({0: batch, 1: seq},))
+    program = torch.export.export(ours, tuple(original.get_inputs(4, 48)), dynamic_shapes=(({0: batch, 1: seq},),))
     (x,) = original.get_inputs(3, 77)
     torch.testing.assert_close(program.module()(x), reference(x), rtol=1e-4, atol=1e-5)
 assert anysize.fallbacks() == {}, anysize.fallbacks()
