@@ -83,6 +83,7 @@ def test_a_norm_is_one_program_with_its_convolution(
     assert busy(found) == [whole.title]
 
 
+@pytest.mark.each(2)
 @pytest.mark.parametrize(
     ("function", "args", "reads"),
     [(group, (X, W, B), 1), (instance, (X, W, B), 1), (batch, (X, W, B), 1), (volume, (X3, W3, B), 1),

@@ -30,6 +30,7 @@ CASES: dict[str, tuple[Any, tuple[Tensor, ...]]] = {
     "last": (lambda x, w: F.conv2d(x, w).amin(1), (X.to(memory_format=torch.channels_last), W)),
     "places": (lambda x, w, b: F.gelu(F.conv2d(x, w, b)).mean((2, 3)) + b, (X, W, B)),
     "from_last": (lambda x, w: F.conv2d(x, w).mean((2, 3)), (X.to(memory_format=torch.channels_last), W)),
+    "groups": (lambda x, w: F.conv2d(x, w[:, :4], groups=4).relu().mean((2, 3)), (X, W)),
     "window": (lambda x, w, b: F.mish(F.max_pool2d(F.hardswish(F.conv2d(x, w, b)), 2)), (X, W, B)),
     "phases": (lambda x, w: F.max_pool3d(F.conv_transpose3d(x, w, **UP), 2), (X3, W3)),
 }
@@ -63,7 +64,7 @@ def test_elements_of_phases_leave_together_or_from_a_convolution_alone(columns: 
 @pytest.mark.parametrize(
     ("name", "over"),
     [("channels", ("channels", (1, 1, 1))), ("last", ("channels", (1, 1, 1))), ("places", ("places", (1, 1, 1))),
-     ("from_last", ("places", (1, 1, 1))),
+     ("from_last", ("places", (1, 1, 1))), ("groups", ("places", (1, 1, 1))),
      ("window", ("window", (1, 2, 2))), ("phases", ("window", (2, 2, 2)))],
 )  # fmt: skip
 def test_points_are_those_that_can_reduce(name: str, over: Any) -> None:

@@ -70,7 +70,7 @@ def normed(program: Program, shape: ConvShape) -> Normed | None:
     wanted = [o.name for o in behind.operands] if behind is not None else []
     given = {o.name for o in rest.operands}
     rows = [*cut.row_outputs, *(_row(rest, n) for n in wanted if n in cut.row_names - given)]
-    joined = blocked(replace(program, outputs=tuple({o.name: o for o in rows}.values())), _chunks(program, shape))
+    joined = blocked(replace(program, outputs=tuple({o.name: o for o in rows}.values())), chunks(program, shape))
     return None if joined is None else Normed(ahead=ahead, join=joined.behind, behind=behind, kept=kept)
 
 
@@ -152,7 +152,7 @@ def _ahead(program: Program, rest: Program, measured: str, kept: str) -> Program
     return named_product(Program(domain=domain, operands=own, body=body, outputs=tuple(outputs)))
 
 
-def _chunks(program: Program, shape: ConvShape) -> tuple[int, ...]:
+def chunks(program: Program, shape: ConvShape) -> tuple[int, ...]:
     """The domain of what joins states: as many dimensions as the program's."""
     assert program.product is not None
     spatial = len(program.product.over) - 1

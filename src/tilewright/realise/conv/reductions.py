@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 from ...ir.pooled import unwindowed
 from ...ir.program import Operand, Output, Program, Reduction, Statement
@@ -14,7 +13,7 @@ from ..float8 import rounded_once
 from ..gemm.column_groups import REDUCES, sweep_texts, without_product
 from ..gemm.reduced import blocked
 from ..rows.text import RUN_OP, Lines, safe_names
-from .normed import measuring, normed
+from .normed import chunks, measuring, normed
 
 _POOLED = ("sum", "max", "min")
 _MOST_SWEEPS = 2
@@ -97,7 +96,8 @@ def unreducible(program: Program, shape: ConvShape) -> str | None:
         return f"a convolution whose {over} are reduced by another operation than a sum, a maximum or a minimum"
     if over != "channels" and (len(cut.passes) != 1 or cut.element_outputs):
         return f"a convolution whose {over} are gone through more than once"
-    if over == "places" and (program.domain[1] != shape.columns or any(o.order for o in _others(program))):
+    row_major = shape.columns == program.domain[-len(program.reduced) - 1]
+    if over == "places" and (not row_major or any(o.order for o in _others(program))):
         return "places of a convolution in channels-last"
     if over == "window" and len(reductions) > 1:
         return "windows that are reduced twice"
@@ -144,7 +144,7 @@ def moments_text(program: Program, shape: ConvShape) -> ConvText:
 
 def places_text(program: Program, shape: ConvShape) -> tuple[ConvText, Program]:
     """Of reduced places, and the Program that joins chunks."""
-    cut = blocked(program, _behind(program, shape))
+    cut = blocked(program, chunks(program, shape))
     assert cut is not None
     ahead = safe_names(rounded_once(cut.ahead))
     arguments = [o.name for o in ahead.outputs]
@@ -157,7 +157,7 @@ def places_text(program: Program, shape: ConvShape) -> tuple[ConvText, Program]:
         for i, r in enumerate(cut.reductions)
     ]  # fmt: skip
     sweeps = f"sweeps=(Sweep(elements=elements, reductions=({', '.join(specs)},)),)"
-    states = (cut.states, *program.domain[:2], slots(shape), WARPS)
+    states = (cut.states, shape.batch, shape.groups * shape.columns, slots(shape), WARPS)
     return ConvText(
         imports=_IMPORTS, functions=elements, argument=f'reduction=ConvReduction(over="places", {sweeps})',
         operands=tuple(o for o in ahead.operands if o.name != "product"),
@@ -165,17 +165,9 @@ def places_text(program: Program, shape: ConvShape) -> tuple[ConvText, Program]:
     ), cut.behind  # fmt: skip
 
 
-def _behind(program: Program, shape: ConvShape) -> tuple[int, ...]:
-    """The domain of what joins chunks: as many dimensions as the convolution's."""
-    spatial = len(program.domain) - 2
-    inner = {1: (slots(shape) * WARPS,), 2: (slots(shape), WARPS), 3: (slots(shape), WARPS // 2, 2)}[spatial]
-    assert prod(inner) == slots(shape) * WARPS
-    return (*program.domain[:2], *inner)
-
-
 def chained_text(program: Program, name: str, shape: ConvShape) -> str:
     """The file that calls both kernels of reduced places."""
-    cut = blocked(program, _behind(program, shape))
+    cut = blocked(program, chunks(program, shape))
     assert cut is not None
     item = program.product
     assert item is not None
