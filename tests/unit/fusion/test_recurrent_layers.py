@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fakes.program_interpreter import GraphRun, widened
+from tilewright.facts import codec
 from tilewright.facts.pattern import Pattern
 from tilewright.facts.run import Matched
 from tilewright.facts.space import Space
@@ -125,3 +126,19 @@ def test_packed_sequences_are_refused_in_a_sentence() -> None:
         space=no_space,
     )
     assert not found.patterns and any("packed sequences" in line for line in found.unmatched)
+
+
+def test_journals_hold_it_and_what_does_not_fit_is_refused() -> None:
+    program = found(Layers("LSTM"), rand(STEPS, BATCH, INPUTS)).program
+    item = recurrence_in(program)
+    assert item is not None and codec.loads(codec.dumps(program)) == program
+    small = replace(program.operands[1], shape=(1, BATCH, HIDDEN + 1))
+    for wrong, why in (
+        (replace(program, operands=(program.operands[0], small, *program.operands[2:])), "is not f32"),
+        (replace(program, domain=(STEPS, BATCH, 2 * HIDDEN)), "is not what is made of"),
+        (replace(program, body=(replace(item, cell="peephole"),)), "peephole"),
+        (replace(program, body=(replace(item, states=item.states[:1]),)), "has 2 states"),
+        (replace(program, outputs=(replace(program.outputs[1], shape=(1,)),)), "shape"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            validate(wrong)

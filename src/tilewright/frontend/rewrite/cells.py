@@ -40,7 +40,8 @@ def looped_cells(graph: Graph, least_flops: int) -> tuple[Graph, str, int] | Non
     such loop, or one of fewer than `least_flops`."""
     index = Readers(graph)
     for call in graph.calls:
-        items = call.args[0].items if call.label == "stack" and isinstance(call.args[0], Struct) else ()
+        given = call.args[0] if call.label == "stack" and call.args else None
+        items = given.items if isinstance(given, Struct) else ()
         names = [item.name for item in items if isinstance(item, Ref)]
         if len(names) != len(items) or len(names) < LEAST_STEPS or len(call.results) != 1:
             continue

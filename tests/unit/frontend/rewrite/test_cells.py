@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -21,11 +19,11 @@ STEPS, BATCH, INPUTS, HIDDEN = LEAST_STEPS + 3, 3, 5, 7
 class Cells(nn.Module):
     """A cell written by hand, in a loop; `way`: how the loop differs from the plain one."""
 
-    def __init__(self, way: str = "") -> None:
+    def __init__(self, way: str = "", inputs: int = INPUTS, hidden: int = HIDDEN) -> None:
         super().__init__()
         torch.manual_seed(2)
         self.way = way
-        self.inner, self.outer = nn.Linear(INPUTS + HIDDEN, HIDDEN), nn.Linear(HIDDEN, 4)
+        self.inner, self.outer = nn.Linear(inputs + hidden, hidden), nn.Linear(hidden, 4)
 
     def forward(self, x: Tensor, h: Tensor) -> Tensor:
         made = []
@@ -71,5 +69,8 @@ def test_other_loops_are_left_alone(way: str) -> None:
 
 
 def test_it_is_declared_and_small_loops_are_not_worth_it() -> None:
-    graph: Any = trace(Cells(), inputs(""), {})
-    assert rewritten(graph) is None
+    assert rewritten(trace(Cells(), inputs(""), {})) is None
+    with torch.device("meta"):
+        module, args = Cells("", 128, 128), (torch.zeros(STEPS, 64, 128), torch.zeros(64, 128))
+    made = rewritten(trace(module, args, {}))
+    assert made is not None and made.steps == (f"{STEPS} steps of a cell: one recurrent layer",)
