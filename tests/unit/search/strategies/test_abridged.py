@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tilewright.facts.candidate import Candidate, SourceFile
-from tilewright.search.strategies.asking import abridged, shown
+from tilewright.search.strategies.abridged import abridged
+from tilewright.search.strategies.asking import shown
 from tilewright.search.strategies.edits import edited
 
 CHECKS = "\n".join(f"                and x{n}.shape == (4, {n}) and x{n}.dtype is torch.float32" for n in range(40))
