@@ -22,7 +22,7 @@ from .candidates import DISHONEST, HONEST, Candidate, Given
 from .cells import Cell
 from .judge import Bench
 
-_ENOUGH_TURNED, _IN_VAIN = 64, 4  # as in stages.check.turns
+_ENOUGH_TURNED, _IN_VAIN = 64, 4  # as in judge.check.trials
 _SAMPLED = 4  # trials that honest candidates meet, beside those of results that jump
 _CHUNKS = {64: 20, 4096: 10, 1_000_000: 4}  # seeds that a process takes at a time, by size
 _MOST_WORDS = 3  # wrong verdicts that are told, by candidate

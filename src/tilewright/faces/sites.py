@@ -100,7 +100,7 @@ def write_site(folders: Sequence[Path], out: Path, *, say: Callable[[str], None]
     written = memory.written + sum(_write_run(site, entry, out) for entry in due)
     written += sum(_write(out, file) for path in site.paths() if (file := site.render(path)) is not None)
     every = [path for entry in site.entries for path in site.paths_of(entry)] + list(site.paths())
-    stale = [out / path for path in memory.files - set(every) if _inside(out, path)]
+    stale = [out / path for path in memory.files - set(every) if (out / path).resolve().is_relative_to(out.resolve())]
     for path in stale:
         path.unlink(missing_ok=True)
     _keep(out, site, every, memory.now)
@@ -149,10 +149,6 @@ def _write(out: Path, file: File) -> bool:
     part.write_bytes(file.data)
     part.replace(path)
     return True
-
-
-def _inside(out: Path, path: str) -> bool:
-    return (out / path).resolve().is_relative_to(out.resolve())
 
 
 def made_by() -> str:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tilewright.ir.graph import Graph, Node
+from tilewright.ir.graph import Graph
 
 from .eager import export
 from .recurrent import told_by_shape
@@ -84,11 +84,7 @@ def _open(one: Graph, other: Graph, rows: int, less: int) -> tuple[str, ...]:
     for a, b in zip(one.nodes, other.nodes, strict=True):
         if a == b:
             continue
-        if (a.shape[:1], b.shape[:1]) != ((rows,), (less,)) or _of_rows(b, rows) != a:
+        if (a.shape[:1], b.shape[:1]) != ((rows,), (less,)) or replace(b, shape=(rows, *b.shape[1:])) != a:
             return ()
         found.append(a.name)
     return tuple(found)
-
-
-def _of_rows(node: Node, rows: int) -> Node:
-    return replace(node, shape=(rows, *node.shape[1:]))

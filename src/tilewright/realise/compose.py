@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from importlib.resources import files
 
@@ -12,14 +12,12 @@ from ..facts.device import Device
 from ..facts.pattern import CUDA_GRAPH, INDUCTOR, Choice, Pattern, Recipe, inductor_mode, without_inductor
 from ..facts.problem import Target
 from ..facts.run import CaseFacts, Matched, patterns_by_id
-from ..facts.segment import Segment
-from ..ir.graph import Call, Graph, Node, Ref, Struct, Template
 from .case_code import CaseCode, case_code, states
-from .case_units import SEGMENT
 from .open_cases import groups, merged, ranges
+from .segment_code import SegmentCode, around, segment_code
+from .signature import signature
 from .table import Realisers, realisers
 from .templates import template
-from .torch_code import TORCH_DTYPES, literal
 from .written.code import placed, written_files
 
 
@@ -207,76 +205,3 @@ def _model(parts: _Parts, training: bool, target: Target) -> str:
         whole=parts.whole,
     )  # fmt: skip
     return f"{text.rstrip()}\n"
-
-
-# ---- What arguments a case takes, for a reader: model.py says it of a call that no case takes
-
-_LONGEST = 40  # characters of a number or a text
-
-
-def signature(graph: Graph, parameters: Collection[str], *, free: Collection[str], target: str) -> str:
-    """Such as `x: float32 [2 or more, 64] on cpu, scale: 2.0`; so many rows may be there that are free."""
-    nodes = {n.name: n for n in graph.nodes}
-
-    def shown(value: Template) -> str:
-        if isinstance(value, Struct):
-            return f"{value.kind}({', '.join(map(shown, value.items))})"
-        if not isinstance(value, Ref):
-            return literal(value)[:_LONGEST]
-        node = nodes[value.name]
-        sizes = ["2 or more", *map(str, node.shape[1:])] if value.name in free else map(str, node.shape)
-        dtype = TORCH_DTYPES.get(node.dtype, node.dtype).removeprefix("torch.")
-        return f"{dtype} [{', '.join(sizes)}] on {target}"
-
-    given = [*zip(parameters, graph.arguments, strict=True), *graph.keywords]
-    mode = {True: " in training mode", False: " in eval mode", None: ""}[graph.training]
-    return (", ".join(f"{name}: {shown(value)}" for name, value in given) or "no arguments") + mode
-
-
-# ---- A Segment becomes a file of its own, and one call in the graph that is left around it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SegmentCode:
-    segment: Segment
-    file: SourceFile
-    used: tuple[str, ...]  # ids of the patterns that it calls
-
-
-def segment_code(segment: Segment, patterns: Sequence[Pattern], *, target: str) -> SegmentCode | None:
-    """The file of a segment in which these patterns are fused and the rest runs as torch does it; None where none of
-    them stands in it."""
-    forward = case_code(segment.forward, patterns, target=target)
-    backward = case_code(segment.backward, patterns, target=target, by_need=True)
-    used = tuple(dict.fromkeys((*forward.used, *backward.used)))
-    if not used:
-        return None
-    results = segment.forward.outputs
-    text = template(__package__, "segment.py.jinja").render(
-        title=segment.title, name=segment.id, ids=used, forward=forward, backward=backward,
-        outputs=len(segment.outputs), results=len(results),
-        kept=tuple(segment.inputs.index(n) for n in segment.kept),
-        saved=tuple(results.index(n) for n in segment.saved), graded=tuple(results.index(n) for n in segment.graded),
-    )  # fmt: skip
-    return SegmentCode(segment=segment, file=SourceFile(path=f"{segment.id}.py", text=f"{text.rstrip()}\n"), used=used)
-
-
-def around(graph: Graph, segments: Sequence[Segment]) -> Graph:
-    """The graph with each segment as one call, whose results its other operators read."""
-    calls = {s.id: _call(s) for s in segments}
-    made = {name: (s.id, i) for s in segments for i, name in enumerate(s.outputs)}
-    nodes = tuple(_result(n, *made[n.name]) if n.name in made else n for n in graph.nodes)
-    return replace(graph, nodes=nodes, calls=(*graph.calls, *calls.values()))
-
-
-def _call(segment: Segment) -> Call:
-    return Call(
-        name=segment.id, target=f"{SEGMENT}{segment.id}", args=tuple(Ref(name=n) for n in segment.inputs),
-        results=segment.outputs, single=False,
-    )  # fmt: skip
-
-
-def _result(node: Node, segment: str, item: int) -> Node:
-    return Node(
-        name=node.name, op="call", shape=node.shape, dtype=node.dtype, item=item, origin=segment, order=node.order
-    )

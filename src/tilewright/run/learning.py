@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ..edges.gpu.hardware import hardware
 from ..edges.toolchain import languages, versions
 from ..facts.candidate import Candidate, SourceFile
-from ..facts.device import Device
 from ..facts.document import Document
 from ..facts.pattern import Choice, Pattern, Recipe, subproblem_of, subproblems_written
 from ..facts.realised import Known
 from ..facts.run import AGENT, EDITION, GIVEN, CaseFacts, Matched, Request, SearchContext, patterns_by_id
-from ..facts.space import Point
-from ..ir.graph import Graph
 from ..realise.compose import compose
 from ..realise.digests import skeleton_digests
-from ..realise.library.inductor import modes
-from ..realise.library.table import found
 from ..realise.open_cases import stay_apart
-from ..realise.written.cutlass import products_by_cutlass
 from ..realise.written.near import skeletons_near
 from ..search.retrieve import Index, packaged
 from ..search.retrieve import store as table
@@ -32,6 +25,7 @@ from .foresee import foreseen
 from .kernels_kept import kept_whole, kernels_kept, takes_kept
 from .matching import found_patterns, with_layouts
 from .opened import OpenedJudge
+from .others import called_libraries, inductor_points
 from .places import Places, Say
 from .realisations import document_of, doubt_of, is_solved, known_of_module, known_of_subproblems
 from .winners import known_winners, narrowed, near_winners
@@ -190,36 +184,3 @@ def _only_spares(case: CaseFacts) -> bool:
 def _has_zeros(pattern: Pattern) -> bool:
     product = pattern.program.product
     return product is not None and bool(product.left.within or product.right.within)
-
-
-# ---- What may realise parts of a module beside skeletons: libraries' calls, and torch.compile
-
-_NOT_FOR = (GIVEN, "tune")  # strategies that compose nothing
-
-
-def called_libraries(
-    request: Request,
-    cases: Sequence[CaseFacts],
-    matched: Sequence[Matched],
-    *,
-    device: Device,
-    say: Callable[[str], None],
-) -> tuple[Recipe, tuple[str, ...]]:  # fmt: skip
-    """The parts of the main case that libraries make, and why others make none, which is said, too. CUTLASS takes nvcc
-    a minute for each product, so only a strategy that solves these by themselves has it."""
-    problem, graph = request.problem, cases[0].graph
-    if request.strategy in _NOT_FOR or problem.mode != "inference" or graph is None:
-        return (), ()
-    there = found(graph, device)
-    for line in there.refusals:
-        say(line)
-    headers = dict(languages(problem.target)).get("cutlass-cpp", "") if request.strategy == "fact" else ""
-    products = products_by_cutlass(graph, matched[0].patterns, headers, device=device) if headers else ()
-    return (*there.recipe, *products), there.refusals
-
-
-def inductor_points(request: Request, graph: Graph | None) -> tuple[Point, ...]:
-    """The modes in which torch.compile may run what is left to torch; none where the user leaves it out."""
-    if request.strategy in _NOT_FOR or not request.timing.compiled:
-        return ()
-    return modes(request.problem, graph)

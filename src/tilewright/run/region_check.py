@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..facts.pattern import Choice, Match, Pattern, Region
+from ..facts.pattern import Choice, Match, Pattern
 from ..ir.graph import Graph, Node, Ref, Struct, refs
 from ..ir.program import attention_in
 from ..judge.candidate_process.load import last_line
@@ -35,7 +35,7 @@ def refused(plan: Unsearched, model: ModuleType, module: nn.Module, inputs: Sequ
     checks: dict[str, _Check] = {}
     places: list[Placed] = []
     for choice in plan.recipe:
-        region = _first_region(plan, choice)
+        region = choice.written.regions[0] if choice.written is not None else _pattern(plan, choice).matches[0].region
         try:
             takes, code = arguments(graph, region), case_code(alone(graph, region), (), target=target)
         except (NotAlone, ValueError):
@@ -109,10 +109,6 @@ def _difference(made: Tensor, own: Tensor, truth: Tensor, terms: int) -> str:
     if found.misplaced == 0 and found.norm <= norm and found.worst <= worst:
         return ""
     return f"its error is {found.norm:.2g} ({found.worst:.2g} at worst), {norm:.2g} ({worst:.2g}) is allowed"
-
-
-def _first_region(plan: Unsearched, choice: Choice) -> Region:
-    return choice.written.regions[0] if choice.written is not None else _pattern(plan, choice).matches[0].region
 
 
 def _pattern(plan: Unsearched, choice: Choice) -> Pattern:

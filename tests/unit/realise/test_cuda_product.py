@@ -679,3 +679,13 @@ def test_a_looser_class_gets_products_that_are_rounded() -> None:
     assert all(65536 // int(dict(p)["split_k"]) <= 8192 for p in rounded.space.points), "parts that stay in registers"
     texts = [cuda.render(p.program, "fused_0", p.space.points[0])[0].text for p in (exact, rounded)]
     assert ["rounded=True" in text for text in texts] == [False, True]
+
+
+def test_a_library_may_be_faster_than_products_of_16_bits() -> None:
+    guesses = []
+    for dtype in (torch.float32, torch.bfloat16):
+        args = torch.empty(512, 256, dtype=dtype), torch.empty(256, 384, dtype=dtype)
+        graph = trace(Applies(lambda x, w: (x @ w).relu()), args, {})
+        found = match(graph, unsupported=cuda.unsupported, space=cuda.space).patterns
+        guesses += [p.space.guess for p in found if p.kind == "product"]
+    assert guesses == [False, True]

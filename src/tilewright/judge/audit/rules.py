@@ -90,7 +90,7 @@ def _allow_tf32(degenerate_solutions: Sequence[DegenerateSolution]) -> Iterable[
         whole = [s for s in degenerate_solutions if not s.part and (s.kind in _WHOLE or (s.heavy and s.kind == "cut"))]
         passing = [s for s in whole if not s.passes and s.allow_tf32 <= tolerance]
         if passing:
-            names = tuple(_label(s) for s in passing)
+            names = tuple(f"{s.kind} {s.name}".strip() for s in passing)
             summary = f"allclose with a tolerance of {tolerance:g} accepts: {', '.join(names)}"
             yield _finding("weak", "inside_tolerance", summary, min(s.allow_tf32 for s in passing), tolerance, names)
             return
@@ -149,7 +149,3 @@ def _finding(
 ) -> Finding:  # fmt: skip
     return Finding(severity=severity, reason=reason, summary=summary, figure=figure, threshold=threshold, names=names,
                    mended=mended)  # fmt: skip
-
-
-def _label(degenerate_solution: DegenerateSolution) -> str:
-    return f"{degenerate_solution.kind} {degenerate_solution.name}".strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from ...ir.pooled import unwindowed
 from ...ir.program import Operand, Output, Program, Reduction, Statement

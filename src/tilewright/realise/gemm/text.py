@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ...facts.space import Point
@@ -17,33 +18,32 @@ from .reduced import blocked, blocks_of
 from .shape import factors, is_tf32, matrices, sizes
 
 PRODUCTS = ("product", "product_1")  # as epilogues name them (gemm/finish.py)
-_TEXT = (
-    '''\
-"""{name}: a product of {left} and {right}, and what is computed of it. Made by Tilewright: CuTe DSL, for CUDA."""
+_TEXT = '''\
+"""{title}"""
 
 from tilewright_kernels.cuda.common import math as m
 {imports}from tilewright_kernels.cuda.gemm.host.fused import FusedProduct, ProductSpec
-from tilewright_kernels.cuda.common.spec import ArraySpec
-from tilewright_kernels.ops import torch_op
+{more_imports}
 
-
-{made}{epilogue}
+{made}{functions}
 
 SPEC = ProductSpec(
     name="{name}",
-    left={left_spec}
-    right={right_spec}
+    left={left}
+    right={right}
     operands=({operands}
     ),
-    output={output}{further}
-    epilogue=epilogue,{rounded}{diagonals}{ends}{before}{beside}{partly}
+    output={output}{rest}
 )
 
 _FUSED = FusedProduct(SPEC, {knobs}, source=__file__{architecture})
 '''
-    + RUN_OP
-)
-
+_SPECS = "from tilewright_kernels.cuda.common.spec import ArraySpec\n"
+_OP = "from tilewright_kernels.ops import torch_op\n"
+_GROUPS = """\
+from tilewright_kernels.cuda.gemm.epilogue.column_groups import ColumnGroups
+from tilewright_kernels.cuda.common.spec import ReductionSpec, Sweep, ArraySpec
+"""
 _REDUCED = (
     '''\
 """{name}: {name}_product.py, a product whose rows are reduced in blocks of columns, and {name}_rows.py, which joins the
@@ -60,83 +60,25 @@ _FUSED = Chained({name}_product._FUSED, {name}_rows._FUSED, first={first}, secon
     + RUN_OP
 )
 
-_GROUPED = (
-    '''\
-"""{name}: a product of {left} and {right}, and what is done with groups of {size} columns of it. Made by Tilewright:
-CuTe DSL, for CUDA."""
-
-from tilewright_kernels.cuda.common import math as m
-{imports}from tilewright_kernels.cuda.gemm.host.fused import FusedProduct, ProductSpec
-from tilewright_kernels.cuda.gemm.epilogue.column_groups import ColumnGroups
-from tilewright_kernels.cuda.common.spec import ReductionSpec, Sweep, ArraySpec
-from tilewright_kernels.ops import torch_op
-
-
-{made}{functions}
-
-SPEC = ProductSpec(
-    name="{name}",
-    left={left_spec}
-    right={right_spec}
-    operands=({operands}
-    ),
-    output={output}
-    groups={groups},{rounded}{before}
-)
-
-_FUSED = FusedProduct(SPEC, {knobs}, source=__file__)
-'''
-    + RUN_OP
-)
-
-_REDUCED_PRODUCT = '''\
-"""{name}: a product of {left} and {right}, and its rows reduced in blocks of columns. Made by Tilewright: CuTe DSL, for
-CUDA."""
-
-from tilewright_kernels.cuda.common import math as m
-{imports}from tilewright_kernels.cuda.gemm.host.fused import FusedProduct, ProductSpec
-from tilewright_kernels.cuda.common.spec import ArraySpec
-
-
-{made}{epilogue}
-
-SPEC = ProductSpec(
-    name="{name}",
-    left={left_spec}
-    right={right_spec}
-    operands=({operands}
-    ),
-    output={output}
-    epilogue=epilogue,{rounded}{before}
-    reductions={reductions},
-)
-
-_FUSED = FusedProduct(SPEC, {knobs}, source=__file__)
-'''
-
 
 def reduced_texts(program: Program, name: str, settings: Point) -> tuple[str, str, Program]:
     """Of a product whose rows are reduced: the file that calls both kernels, that of the product (`NAME_product.py`),
     and the Program of the other (`NAME_rows.py`)."""
-    left, right = factors(program)
     cut = blocked(program)
     assert cut is not None
     ahead = safe_names(rounded_once(cut.ahead))
     arguments = tuple(o.name for o in ahead.outputs)
-    others = [o for o in ahead.operands if o.name != "product"]
     body = [item for item in ahead.body if isinstance(item, Statement)]
     batch, rows, columns, _ = sizes(program)
-    imports, made, before = prologue_texts(program)
-    before += _zeros(program)
-    states = (cut.states, batch, rows, blocks_of(columns))
-    product = _REDUCED_PRODUCT.format(
-        name=name, left=left.shape, right=right.shape,
-        epilogue=Lines(ahead).function("epilogue", "Per element: what is reduced.", body, arguments,
-                                       f"({', '.join(arguments)},)"),
-        left_spec=_spec(left), right_spec=_spec(right), operands=tensors(others),
-        output=tensors([Output(name="states", dtype="f32", shape=states)]).strip(),
-        reductions=repr(tuple(r.op for r in cut.reductions)), knobs=repr(dict(settings)),
-        rounded="\n    rounded=True," if is_tf32(program) else "", imports=imports, made=made, before=before,
+    product = _product(
+        program, name, settings,
+        what="and its rows reduced in blocks of columns. Made by Tilewright: CuTe DSL, for\nCUDA.",
+        functions=Lines(ahead).function("epilogue", "Per element: what is reduced.", body, arguments,
+                                        f"({', '.join(arguments)},)"),
+        operands=[o for o in ahead.operands if o.name != "product"], more_imports=_SPECS,
+        output=_spec(Output(name="states", dtype="f32", shape=(cut.states, batch, rows, blocks_of(columns)))),
+        rest=("epilogue=epilogue,", _tf32(program), *_factor_arguments(program),
+              f"reductions={tuple(r.op for r in cut.reductions)!r},"),
     )  # fmt: skip
     places = {o.name: i for i, o in enumerate(program.operands)}
     read = [o.name for o in cut.ahead.operands if o.name != "product"]
@@ -154,56 +96,67 @@ def fused_text(program: Program, name: str, settings: Point, *, architecture: st
     """The whole file; `architecture`: where it is not the skeleton's own."""
     if has_column_groups(program):
         return _grouped_text(program, name, settings)
-    left, right = factors(program)
-    product = program.product
-    assert product is not None
     kept = kept_diagonals(program)
     ends = next((o for o in program.operands if o.name == matrices(program).ends), None)
     beside = next((o for o in program.operands if o.name in [p.right.operand for p in program.products[1:]]), None)
     more = (name for name, operand in (("beside", beside), ("ends", ends)) if operand)
     first = (*_read(program, "left", "right"), *more)
-    imports, made, before = prologue_texts(program)
-    before += _zeros(program)
-    program = safe_names(reduced_in_strength(rounded_once(epilogue_of(program))))
-    others = [o for o in program.operands if o.name not in PRODUCTS]
-    partly = [(o.name, each_of(o.at)) for o in others if o.at]
-    output, *further = program.outputs
-    body = [item for item in program.body if isinstance(item, Statement)]
-    results = [o.name for o in program.outputs]
+    rest = safe_names(reduced_in_strength(rounded_once(epilogue_of(program))))
+    others = [o for o in rest.operands if o.name not in PRODUCTS]
+    partly = tuple((o.name, each_of(o.at)) for o in others if o.at)
+    output, *further = rest.outputs
+    body = [item for item in rest.body if isinstance(item, Statement)]
+    results = [o.name for o in rest.outputs]
     given = f"({', '.join(results)})" if further else output.name
-    return _TEXT.format(
-        name=name,
-        left=left.shape, right=right.shape,
-        epilogue=Lines(program).function("epilogue", "Per element: what is written.", body, results, given),
-        left_spec=_spec(left), right_spec=_spec(right),
-        operands=tensors(others), output=_spec(output),
-        further=f"\n    further=({tensors(further)}\n    )," if further else "",
-        rounded="\n    rounded=True," if product.allow_tf32 else "",
-        diagonals="" if kept == (None, None) else f"\n    diagonals={kept!r},",
-        ends=f"\n    ends={_spec(ends)}" if ends else "", knobs=repr(dict(settings)),
-        beside=f"\n    beside={_spec(beside)}" if beside else "",
-        partly=f"\n    partly={tuple(partly)!r}," if partly else "",
+    text = _product(
+        program, name, settings, what="and what is computed of it. Made by Tilewright: CuTe DSL, for CUDA.",
+        functions=Lines(rest).function("epilogue", "Per element: what is written.", body, results, given),
+        operands=others, more_imports=_SPECS + _OP, output=_spec(output),
+        rest=(
+            f"further=({tensors(further)}\n    )," if further else "", "epilogue=epilogue,", _tf32(program),
+            "" if kept == (None, None) else f"diagonals={kept!r},", f"ends={_spec(ends)}" if ends else "",
+            *_factor_arguments(program), f"beside={_spec(beside)}" if beside else "",
+            f"partly={partly!r}," if partly else "",
+        ),
         architecture=f", arch={architecture!r}" if architecture else "",
-        imports=imports, made=made, before=before,
-        reads=", ".join((*first, *(o.name for o in others))), writes=", ".join(results),
-        outputs=repr(tuple((o.shape, o.dtype) for o in program.outputs)), arity=len(first) + len(others),
     )  # fmt: skip
+    return text + _entry(name, (*first, *(o.name for o in others)), rest.outputs)
 
 
 def _grouped_text(program: Program, name: str, settings: Point) -> str:
-    left, right = factors(program)
     functions, groups, operands, output = column_group_texts(program)
-    first = _read(program, "left", "right")
-    imports, made, before = prologue_texts(program)
-    before += _zeros(program)
-    return _GROUPED.format(
-        name=name, left=left.shape, right=right.shape, functions=functions, groups=groups,
-        size=program.domain[-1], left_spec=_spec(left), right_spec=_spec(right), operands=tensors(operands),
-        output=_spec(output), rounded="\n    rounded=True," if is_tf32(program) else "", knobs=repr(dict(settings)),
-        reads=", ".join((*first, *(o.name for o in operands))), writes=output.name,
-        outputs=repr(((output.shape, output.dtype),)), arity=len(first) + len(operands),
-        imports=imports, made=made, before=before,
+    size, reads = program.domain[-1], (*_read(program, "left", "right"), *(o.name for o in operands))
+    text = _product(
+        program, name, settings, functions=functions, operands=operands, more_imports=_GROUPS + _OP,
+        what=f"and what is done with groups of {size} columns of it. Made by Tilewright:\nCuTe DSL, for CUDA.",
+        output=_spec(output), rest=(f"groups={groups},", _tf32(program), *_factor_arguments(program)),
     )  # fmt: skip
+    return text + _entry(name, reads, (output,))
+
+
+def _product(
+    program: Program, name: str, settings: Point, *, what: str, operands: Sequence[Operand], rest: Sequence[str],
+    architecture: str = "", **texts: str,
+) -> str:  # fmt: skip
+    """The file but for its entry point; `rest`: further arguments of its ProductSpec, "" for none."""
+    left, right = factors(program)
+    imports, made, _ = prologue_texts(program)
+    return _TEXT.format(
+        title=f"{name}: a product of {left.shape} and {right.shape}, {what}", name=name, left=_spec(left),
+        right=_spec(right), operands=tensors(operands), rest="".join(f"\n    {own}" for own in rest if own),
+        knobs=repr(dict(settings)), architecture=architecture, imports=imports, made=made, **texts,
+    )  # fmt: skip
+
+
+def _entry(name: str, reads: Sequence[str], outputs: Sequence[Output]) -> str:
+    return RUN_OP.format(
+        name=name, reads=", ".join(reads), writes=", ".join(o.name for o in outputs), arity=len(reads),
+        outputs=repr(tuple((o.shape, o.dtype) for o in outputs)),
+    )  # fmt: skip
+
+
+def _tf32(program: Program) -> str:
+    return "rounded=True," if is_tf32(program) else ""
 
 
 def _read(program: Program, left: str = "", right: str = "") -> tuple[str, ...]:
@@ -217,12 +170,12 @@ def _read(program: Program, left: str = "", right: str = "") -> tuple[str, ...]:
     return tuple(found)
 
 
-def _zeros(program: Program) -> str:
-    """The arguments of the ProductSpec that say between which diagonals of factors there are elements, and for how many
-    of a batch each of their matrices is."""
-    of = matrices(program)
-    zeros = "" if of.zeros == NO_ZEROS else f"\n    zeros={of.zeros!r},"
-    return zeros + ("" if of.each == (1, 1) else f"\n    each={of.each!r},")
+def _factor_arguments(program: Program) -> tuple[str, str, str]:
+    """The arguments of the ProductSpec that say what makes factors, between which diagonals of them there are elements,
+    and for how many of a batch each of their matrices is; "" for none."""
+    of, before = matrices(program), prologue_texts(program)[2].removeprefix("\n    ")
+    zeros = "" if of.zeros == NO_ZEROS else f"zeros={of.zeros!r},"
+    return before, zeros, "" if of.each == (1, 1) else f"each={of.each!r},"
 
 
 def _spec(tensor: Operand | Output) -> str:

@@ -16,7 +16,7 @@ import torch
 from tilewright.edges.sandbox.environment import common_environment, program
 from tilewright.facts.version import VERSION
 from tilewright.judge.candidate_process import absent
-from tilewright.judge.candidate_process import module_stash as shelf
+from tilewright.judge.candidate_process import fork as shelf
 from tilewright.judge.candidate_process.load import installed_paths
 
 OURS = Path(absent.__file__).parents[2]
