@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from ..ir.access import ALL_DIAGONALS, each_of
 from ..ir.matrices import matrices_of
-from ..ir.program import AttentionOp, Contraction, Load, Program, attention_in
+from ..ir.program import AttentionBackwardOp, AttentionOp, Contraction, Load, Program
+from ..ir.program import attention_backward_in, attention_in
 from .candidate import Candidate
 from .space import Point, Space
 
@@ -67,7 +68,7 @@ class Match:
 
 
 # Kinds of patterns that do what others would do by themselves; those stay, for a candidate without them.
-TAKES_OTHERS = ("product", "convolution", "attention", "row_column_reduce")
+TAKES_OTHERS = ("product", "convolution", "attention", "attention_backward", "row_column_reduce")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,7 @@ class Pattern:
     id: str
     title: str  # what was fused, readable: "scale -> mask -> softmax"
     # "pointwise", "row_reduce", "column_reduce", "row_column_reduce", "whole_reduce", "scan", "product", "convolution",
-    # "attention"
+    # "attention", "attention_backward"
     kind: str
     nodes: tuple[str, ...]  # names of the graph nodes it replaces, over all matches
     program: Program
@@ -96,7 +97,8 @@ class Pattern:
         """The key under which winning points are remembered. Equal for programs that differ in names and numbers, and
         in how many rows they have where these are many: of the same nearest power of two, and as even."""
         program = self.program
-        if program.loads or program.product or attention_in(program):
+        whole = attention_in(program) or attention_backward_in(program)
+        if program.loads or program.product or whole:
             return self.same
         kept = {d for d in range(len(program.domain)) if d not in program.reduced}
         return self._digest(lambda shape: tuple(_many(n) if d in kept else n for d, n in enumerate(shape)))
@@ -139,7 +141,12 @@ def _told(item: object, program: Program) -> object:
     if isinstance(item, AttentionOp):
         scores = [i.op for i in item.scores.body], [(o.dtype, o.shape) for o in item.scores.operands]
         at = [access.at for access in (item.query, item.key, item.value)]
-        return item.op, item.keys, item.depth, at, scores, item.softmax, item.empty_is_zero, item.spares
+        told = item.op, item.keys, item.depth, at, scores, item.softmax, item.empty_is_zero, item.spares
+        return (*told, "logsum") if item.logsum else told
+    if isinstance(item, AttentionBackwardOp):
+        scores = [i.op for i in item.map.body], [(o.dtype, o.shape) for o in item.map.operands]
+        at = [access.at for access in (item.query, item.key, item.value, item.upstream)]
+        return item.op, item.keys, item.depth, at, scores, item.spares
     if isinstance(item, Contraction):
         said = "product, rounded" if item.allow_tf32 else item.op
         of = matrices_of(program, item)

@@ -12,9 +12,10 @@ from tilewright.facts.segment import Segment
 from tilewright.facts.space import Space
 from tilewright.ir.graph import VIEWS, Call, Graph, Node
 from tilewright.ir.matrices import matrices_of
-from tilewright.ir.program import SCANS, Program, attention_in
+from tilewright.ir.program import SCANS, Program, attention_backward_in, attention_in
 
-from .attention import attentions
+from .attention import attentions, written_out
+from .attention_backward import attention_gradients
 from .convolutions import convolutions
 from .grow import grown
 from .products import products, unmade
@@ -22,7 +23,9 @@ from .program import write
 from .region import Flow
 from .sums import recomputed, with_sums
 
-__all__ = ["explained", "match", "match_all", "match_segments", "unmade_products"]
+__all__ = [
+    "explained", "has_attention_gradients", "match", "match_all", "match_segments", "unmade_products", "written_out"
+]  # fmt: skip
 
 # Below this much traffic a kernel is all launch: replacing one launch of torch's by one of ours gains nothing.
 TINY_BYTES = 4096
@@ -93,6 +96,11 @@ def unmade_products(
 ) -> frozenset[str]:  # fmt: skip
     """The results of products of matrices that stay torch's. `loose` as for `match`."""
     return unmade(Flow(graph), unsupported, allow_tf32=allow_tf32)
+
+
+def has_attention_gradients(graph: Graph, *, unsupported: Callable[[Program], str | None]) -> bool:
+    """Whether the gradients of an attention in the graph can be realised."""
+    return bool(attention_gradients(Flow(graph), unsupported)[0])
 
 
 def match_all(
@@ -202,8 +210,9 @@ def _found(
     convolved, unconvolved = convolutions(flow, free, unsupported, made)
     left.update(unconvolved)
     attended, unattended = attentions(flow, unsupported)
-    left = {**unattended, **left}
-    takers = (*multiplied.found, *convolved, *attended)
+    backward, undone = attention_gradients(flow, unsupported)
+    left = {**unattended, **undone, **left}
+    takers = (*multiplied.found, *convolved, *attended, *backward)
     matches += [(program, site, title(flow, site)) for program, site in takers]
     reasons = _left(flow, [site for _, site, _ in matches], left)
     lines = tuple(f"{flow.calls[name].target}: {reason}" for name, reason in reasons.items())
@@ -254,6 +263,8 @@ def kind(program: Program) -> str:
     """Which skeleton's work this is; see facts.pattern.Pattern.kind."""
     if attention_in(program):
         return "attention"
+    if attention_backward_in(program):
+        return "attention_backward"
     if program.product:
         return "product" if matrices_of(program, program.product) else "convolution"
     if not program.reduced:

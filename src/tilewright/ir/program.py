@@ -240,7 +240,10 @@ class AttentionOp:
     score. `softmax`: the weights are the softmax of the scores over k, else the scores. A row whose scores are all
     minus infinity gives NaN, or 0 where `empty_is_zero`.
 
-    `spares`: values where the weight is surely 0 need not be read, so that infinities there may come to nothing."""
+    `spares`: values where the weight is surely 0 need not be read, so that infinities there may come to nothing.
+
+    `logsum` names a second result, in fp32: log(sum over k of exp(score)), of which the domain's last dimension has
+    size 1; "": none."""
 
     result: str
     query: Access
@@ -254,9 +257,59 @@ class AttentionOp:
     softmax: bool = True
     empty_is_zero: bool = False
     spares: bool = False
+    logsum: str = ""
 
     op = "attention"
     args = ()  # its operands are no values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionBackwardOp:
+    """Gradients of an attention over a domain (batch .., queries, columns of the value). i counts batch and queries, k
+    the `keys`, d the columns, e the `depth`; positions of accesses count as in an AttentionOp.
+
+        score[i, k] = sum over e of query * key        weight_gradient[i, k] = sum over d of upstream * value
+
+    `map` is a pointwise Program over (i, k). Its first two operands are these products, summed in fp32 at least; the
+    others are the indexed operands named in `operands`, aligned with (i, k). Its first two outputs are the weights and
+    the gradient of the score. The results are
+
+        query gradient (batch .., queries, depth)      sum over k of score gradient * key
+        key gradient   (batch .., keys, depth)         sum over queries of score gradient * query
+        value gradient (batch .., keys, columns)       sum over queries of weight * upstream
+
+    of `dtype`, then a gradient for each further output of the map. Where the Output of a result has size 1 along a
+    dimension of (i, k) that is longer, it is summed along it. `spares` as in an AttentionOp."""
+
+    results: tuple[str, ...]
+    query: Access
+    key: Access
+    value: Access
+    upstream: Access
+    keys: int
+    depth: int
+    map: Program
+    operands: tuple[str, ...]
+    dtype: str
+    spares: bool = False
+
+    op = "attention_backward"
+    args = ()  # its operands are no values
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Of the results."""
+        return (*(self.dtype,) * 3, *(o.dtype for o in self.map.outputs[2:]))
+
+    def shapes(self, domain: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """Of the results, where nothing is summed."""
+        *batch, rows, columns = domain
+        scores = (*batch, rows, self.keys)
+        factors = ((*batch, rows, self.depth), (*batch, self.keys, self.depth), (*batch, self.keys, columns))
+        return (*factors, *(scores for _ in self.map.outputs[2:]))
+
+
+Item = Statement | Load | Reduction | Scan | Contraction | AttentionOp | AttentionBackwardOp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,12 +332,13 @@ class Program:
     A body with a Scan has that one alone and no Reduction; `reduced` is the Scan's dimension. One with a Contraction
     has Statements beside it, its epilogue, and Reductions of its rows, or of groups of columns: `reduced` is the last;
     of a convolution they are of its channels, of its places, or of windows of these (see `pooled`).
-    A dual GEMM is two Contractions of one left access, with Statements alone. An Attention stands alone."""
+    A dual GEMM is two Contractions of one left access, with Statements alone. An attention, or its
+    gradients, stand alone."""
 
     domain: tuple[int, ...]
     reduced: tuple[int, ...] = ()
     operands: tuple[Operand, ...]
-    body: tuple[Statement | Load | Reduction | Scan | Contraction | AttentionOp, ...]
+    body: tuple[Item, ...]
     outputs: tuple[Output, ...]
 
     @property
@@ -332,7 +386,7 @@ class Program:
 
     def _asked(self, operand: Operand) -> int:
         """Elements of an operand that are read; where Loads read them, with repetitions."""
-        if not operand.indexed or any(isinstance(i, Contraction | AttentionOp) for i in self.body):
+        if not operand.indexed or any(isinstance(i, Contraction | AttentionOp | AttentionBackwardOp) for i in self.body):
             return prod(operand.shape)
         return sum(prod(self.aligned(load.result)) for load in self.loads if load.source == operand.name)
 
@@ -353,6 +407,11 @@ def attention_in(program: Program) -> AttentionOp | None:
     return next((item for item in program.body if isinstance(item, AttentionOp)), None)
 
 
+def attention_backward_in(program: Program) -> AttentionBackwardOp | None:
+    """The gradients of an attention that a Program is, if it is one."""
+    return next((item for item in program.body if isinstance(item, AttentionBackwardOp)), None)
+
+
 def _reach(program: Program) -> dict[str, frozenset[int]]:
     """The dimensions along which each value varies."""
     reach = {o.name: frozenset(d for d, size in enumerate(o.shape) if size > 1) for o in program.operands
@@ -363,8 +422,12 @@ def _reach(program: Program) -> dict[str, frozenset[int]]:
         elif isinstance(item, Scan):
             found = frozenset({item.dim}).union(*(reach[a] for a in item.args if isinstance(a, str)))
             reach.update(dict.fromkeys(item.results, found))
+        elif isinstance(item, AttentionBackwardOp):
+            reach.update(dict.fromkeys(item.results, frozenset[int]()))
         elif isinstance(item, Contraction | AttentionOp):
             reach[item.result] = frozenset(d for d, size in enumerate(program.domain) if size > 1)
+            if isinstance(item, AttentionOp) and item.logsum:
+                reach[item.logsum] = reach[item.result] - {len(program.domain) - 1}
         elif isinstance(item, Statement) and item.op == "index":
             reach[item.result] = frozenset({int(item.args[0])})
         else:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ..ir.program import AttentionOp, Contraction, Load, Plain, Program, Reduction, Scan, Statement
+from ..ir.program import Item, Plain, Program, Reduction, Scan, Statement
 from ..ir.schedule import Schedule, schedule
 
 _NARROW = ("f16", "bf16")
@@ -29,7 +29,6 @@ _PASSING = frozenset(("add", "sub", "mul", "div", "neg", "abs", "where", "to", "
 _APPROXIMATED = ("exp", "sigmoid")
 _APPROXIMATED_LAST = ("div",)  # what rows share has been divided by before
 
-Item = Statement | Load | Reduction | Scan | Contraction | AttentionOp
 
 
 def reduced_in_strength(program: Program) -> Program:

@@ -1,5 +1,6 @@
 """Reverse-mode differentiation of graphs: from what a module computes to what its gradients take, node by node."""
 
+from .attended import Attended
 from .segments import segments
 
-__all__ = ["segments"]
+__all__ = ["Attended", "segments"]

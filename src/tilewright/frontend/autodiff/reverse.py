@@ -13,6 +13,7 @@ from tilewright.ir.program import POINTWISE, REDUCTIONS, SCANS
 
 from ..lowering.lower import FLOATS, Expr, wide
 from .again import Again
+from .attended import Attended, Softmax, softmax_of, views_between
 from .rules import RULES, Operand, Use
 from .tape import Tape, padded, summed_to
 
@@ -48,9 +49,10 @@ class Derived:
     made: tuple[Node, ...]
 
 
-def derived(forward: Graph, wanted: Collection[str], *, prefix: str) -> Derived:
-    """The backward graph of `forward`, whose nodes in `wanted` lead to gradients that are asked for."""
-    return _Reverse(forward, frozenset(wanted), prefix).finish()
+def derived(forward: Graph, wanted: Collection[str], *, prefix: str, whole: Attended | None = None) -> Derived:
+    """The backward graph of `forward`, whose nodes in `wanted` lead to gradients that are asked for. `whole`: the
+    attention that it is, whose scores are computed again; a softmax of them has its `logsum_nodes` in the graph."""
+    return _Reverse(forward, frozenset(wanted), prefix, whole).finish()
 
 
 @dataclass(slots=True)
@@ -62,12 +64,16 @@ class _Collected:
 
 
 class _Reverse:
-    def __init__(self, forward: Graph, wanted: frozenset[str], prefix: str) -> None:
+    def __init__(self, forward: Graph, wanted: frozenset[str], prefix: str, whole: Attended | None) -> None:
         self.forward, self.wanted = forward, wanted
         self.prefix = prefix
         self.calls = {c.name: c for c in forward.calls}
         self.tape = Tape(prefix)
-        self.again = Again(forward, self.tape)
+        given = {n.name: n for n in forward.nodes}
+        self.whole, self.softmax = whole, None if whole is None else softmax_of(whole, given, self.calls)
+        self.again = Again(forward, self.tape, product=whole.product if whole else "", softmax=self.softmax)
+        if self.softmax is not None:
+            self.again.keep(given[self.softmax.logsum])
         self.nodes = self.again.nodes
         self.collected: dict[str, _Collected] = {}
         self.results: dict[str, Expr] = {}
@@ -147,6 +153,8 @@ class _Reverse:
             back = self.tape.scan("cumsum", g.expand(node.shape), dim=node.dims[0], reverse=not reverse,
                                   exclusive=bool(exclusive))  # fmt: skip
             self._give(node.sources[0], back, among=node.shape)
+        elif self.softmax is not None and node.name == self.softmax.weights:
+            self._through_softmax(self.softmax, g)
         elif node.op in POINTWISE:
             self._through_point(node, g)
         elif node.op == "call":
@@ -201,6 +209,29 @@ class _Reverse:
         for arg, share in zip(node.args, RULES[node.op](use, g), strict=True):
             if isinstance(arg, str):
                 self._give(arg, share, among=node.shape)
+
+    def _through_softmax(self, softmax: Softmax, g: Expr) -> None:
+        """Of an attention: what the weights' gradient sums up to, weighed, is the result's with the result."""
+        assert self.whole is not None
+        result = self.nodes[self.whole.result]
+        upstream, found = self._gradient(result), contracted(self.calls[result.origin], self.nodes)
+        assert upstream is not None and found is not None
+        letters = found.letters
+        weights = letters.left if found.left.name == softmax.factor else letters.right
+        rows = [c for c in letters.result if c in weights]
+        upstream = upstream.to(result.dtype).to(upstream.dtype).expand(result.shape)
+        columns = [d for d, c in enumerate(letters.result) if c not in weights]
+        total = (upstream * self.again.wide(result.name)).reduce("sum", columns)
+        total = total.permute([rows.index(c) for c in weights if c in rows])
+        total = total.reshape([n if c in rows else 1 for c, n in zip(weights, self.nodes[softmax.factor].shape, strict=True)])
+        for view in reversed(views_between(softmax, self.nodes)):
+            shape = self.nodes[view.sources[0]].shape
+            if view.op == "permute":
+                total = total.permute([view.dims.index(d) for d in range(len(view.dims))])
+            else:
+                total = total.reshape((*shape[:-1], 1))
+        weight = self.again.wide(softmax.weights)
+        self._give(softmax.score, weight * (g - total), among=weight.shape)
 
     def _through_sigmoid(self, node: Node, g: Expr) -> bool:
         """x / (1 + exp(t)), whose parts may be infinite where its gradient is not."""
