@@ -80,7 +80,7 @@ def _pairs(flow: Flow) -> Iterator[tuple[str, str]]:
         for gradient in products:
             inner, outer = after[gradient], after[score]
             alike = flow.nodes[score].shape == flow.nodes[gradient].shape
-            if score != gradient and alike and inner and inner < outer:
+            if score != gradient and alike and inner & outer and outer - inner:
                 yield score, gradient
 
 
@@ -94,7 +94,7 @@ class _Map:
 
 
 def _map(flow: Flow, score: str, gradient: str) -> _Map | None:
-    own = _after(flow, score)
+    own = _after(flow, score) | _after(flow, gradient)
     readers: dict[str, list[_Product]] = {}
     outputs: dict[str, None] = {}
     sums: dict[str, None] = {}
@@ -187,10 +187,11 @@ def _sides(whole: _Map, products: list[_Product], dims: list[Dims]) -> _Sides | 
     if len(upstream) != 1:
         return None
     do, value = second[upstream[0]], second[1 - upstream[0]]
-    if len(do[2]) != 1 or len(value[2]) != 1:
+    if not do[2] or len(value[2]) != 1:
         return None
-    (rows,), (keys,) = do[2], value[2]
-    query = [f for f in first if f[2] == {rows}]
+    # Of what the value does not move along the longest is the queries; along the others it is shared.
+    (keys,), rows = value[2], max(do[2], key=lambda a: a.size)
+    query = [f for f in first if f[2] == do[2]]
     key = [f for f in first if f[2] == {keys}]
     if len(query) != 1 or len(key) != 1:
         return None

@@ -297,6 +297,11 @@ class AttentionBackwardOp:
     args = ()  # its operands are no values
 
     @property
+    def result(self) -> str:
+        """The first of the results."""
+        return self.results[0]
+
+    @property
     def dtypes(self) -> tuple[str, ...]:
         """Of the results."""
         return (*(self.dtype,) * 3, *(o.dtype for o in self.map.outputs[2:]))
