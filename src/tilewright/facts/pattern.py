@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from ..ir.access import ALL_DIAGONALS, each_of
 from ..ir.matrices import matrices_of
 from ..ir.program import AttentionBackwardOp, AttentionOp, Contraction, Load, Program
-from ..ir.program import attention_backward_in, attention_in
 from .candidate import Candidate
 from .space import Point, Space
 
@@ -97,8 +96,7 @@ class Pattern:
         """The key under which winning points are remembered. Equal for programs that differ in names and numbers, and
         in how many rows they have where these are many: of the same nearest power of two, and as even."""
         program = self.program
-        whole = attention_in(program) or attention_backward_in(program)
-        if program.loads or program.product or whole:
+        if program.loads or program.multiplies:
             return self.same
         kept = {d for d in range(len(program.domain)) if d not in program.reduced}
         return self._digest(lambda shape: tuple(_many(n) if d in kept else n for d, n in enumerate(shape)))

@@ -360,6 +360,11 @@ class Program:
         return tuple(item for item in self.body if isinstance(item, Contraction))
 
     @property
+    def multiplies(self) -> bool:
+        """Whether it contracts tensors."""
+        return any(isinstance(item, Contraction | AttentionOp | AttentionBackwardOp) for item in self.body)
+
+    @property
     def sums(self) -> tuple[Output, ...]:
         """The outputs that are sums over the rows: columns reduced beside the rows, in one pass."""
         return tuple(o for o in self.outputs if o.parts)
@@ -391,7 +396,7 @@ class Program:
 
     def _asked(self, operand: Operand) -> int:
         """Elements of an operand that are read; where Loads read them, with repetitions."""
-        if not operand.indexed or any(isinstance(i, Contraction | AttentionOp | AttentionBackwardOp) for i in self.body):
+        if not operand.indexed or self.multiplies:
             return prod(operand.shape)
         return sum(prod(self.aligned(load.result)) for load in self.loads if load.source == operand.name)
 
