@@ -9,6 +9,7 @@ from ..facts.candidate import SourceFile
 from ..facts.device import Device
 from ..facts.space import Point, Space
 from ..ir.program import Program
+from .attention import backward as attention_backward
 from .attention import cpu as attention_cpu
 from .attention import cpu_backward as attention_cpu_backward
 from .attention import renderer as attention
@@ -22,6 +23,7 @@ from .rows import renderer as rows
 
 REALISERS: tuple[Realiser, ...] = (
     attention,
+    attention_backward,
     attention_cpu,
     attention_cpu_backward,
     conv,

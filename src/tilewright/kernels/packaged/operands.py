@@ -67,11 +67,13 @@ def _has(fused: Any, rows: int, device: Any) -> bool:
 
 
 def adapt_products() -> None:
-    """The same of `FusedProduct`, and of `FusedConv` and `FusedAttention` where they are there, which take operands of
-    the Spec's shapes alone."""
+    """The same of `FusedProduct`, and of convolutions, attention and its gradients where they are there, which take
+    operands of the Spec's shapes alone."""
     host = import_module(".cuda.gemm.host.fused", __package__)
     _adapt_whole(host, host.FusedProduct)
-    for folder, name in (("conv", "FusedConv"), ("attention", "FusedAttention")):
+    for folder, name in (
+        ("conv", "FusedConv"), ("attention", "FusedAttention"), ("attention_backward", "FusedAttentionBackward"),
+    ):  # fmt: skip
         if find_spec(f".cuda.{folder}", __package__) is not None:
             _adapt_whole(host, getattr(import_module(f".cuda.{folder}.fused", __package__), name))
 

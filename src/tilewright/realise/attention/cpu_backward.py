@@ -7,12 +7,13 @@ from ...facts.device import Device
 from ...facts.problem import Target
 from ...facts.space import Point, Space, point
 from ...ir.program import Program, attention_backward_in
+from ...kernels.cuda.attention_backward.shape import GradientShape
 from ..cpu.text import MEMORY, CannotRender
 from ..float8 import computes_in_float8, rounded_once
 from ..realiser import Fit, Refused, copied, refused
 from . import cpu
 from .cpu import KEYS, factor, statements, tensors
-from .gradient_shape import GradientShape, gradient_shape, gradients_of, maps_of
+from .gradient_shape import gradient_shape, gradients_of, maps_of
 
 target: Target = "cpu"
 digest, writers = "attention_backward", (

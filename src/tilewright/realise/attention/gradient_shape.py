@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...ir.access import ALL_DIAGONALS, Access, Diagonals
 from ...ir.program import AttentionBackwardOp, Program, Statement, attention_backward_in
 from ...kernels.cuda.attention.shape import Layers
+from ...kernels.cuda.attention_backward.shape import GradientShape
 from .shape import layers, renamed, short
 from .visible import settled, visible
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GradientShape:
-    """Over `domain`: batch .., queries, keys. `shared`: the dimensions of the batch over which the gradients of keys and
-    values are summed. `visible` as in an AttentionShape."""
-
-    domain: tuple[int, ...]
-    depth: int
-    columns: int
-    query: Layers
-    key: Layers
-    value: Layers
-    upstream: Layers
-    shared: tuple[int, ...]
-    visible: Diagonals
-
-    @property
-    def rows(self) -> int:
-        return self.domain[-2]
-
-    @property
-    def keys(self) -> int:
-        return self.domain[-1]
 
 
 def gradients_of(program: Program) -> AttentionBackwardOp:

@@ -91,15 +91,17 @@ def render(program: Program, name: str, point: Point, device: Device) -> tuple[S
             functions += "\n" + Lines(small).function(own, about, body, [result], result)
             more += f"\n    {own}={own},"
     more += "\n    softmax=False," * (not item.softmax) + "\n    empty_is_zero=True," * item.empty_is_zero
+    more += "\n    sums=True," * bool(item.logsum)
     named = {o.name: o for o in program.operands}
     others = [named[n] for n in item.operands]
-    (output,) = program.outputs
+    output = program.outputs[0]
+    written = ((output.shape, output.dtype), *(((output.shape[:-1]), o.dtype) for o in program.outputs[1:]))
     text = _TEXT.format(
         name=name, domain=program.domain, keys=item.keys, functions=functions + "\n" * bool(functions),
         shape=repr(_shape(program)), factors=tensors(list(map(_plain, program.operands[:3]))),
         operands=tensors(list(map(_plain, others))), output=tensors([output]).strip(), scale=factor, more=more,
-        knobs=repr(dict(point)), reads=", ".join(o.name for o in program.operands), writes=output.name,
-        outputs=repr(((output.shape, output.dtype),)), arity=len(program.operands),
+        knobs=repr(dict(point)), reads=", ".join(o.name for o in program.operands), writes=", ".join(o.name for o in program.outputs),
+        outputs=repr(written), arity=len(program.operands),
     )  # fmt: skip
     return (SourceFile(path=f"{name}.py", text=text),)
 
