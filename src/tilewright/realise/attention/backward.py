@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import ceil, prod
 
 from ...facts.candidate import SourceFile
 from ...facts.device import Device
@@ -34,6 +34,10 @@ _MOST_LAYERS = 3  # dimensions of a batch that TMA takes beside rows and columns
 _LONGEST = 1 << 31
 _LEAST_SCORES = 1 << 16  # below, it is all launch
 _MOST_POINTS = 8
+# Clocks, and what is done in one, of a multiprocessor.
+_PRODUCTS, _LANES = 2048.0 * 0.85, 128.0
+_BESIDE_MAP = 12.0  # instructions of a score beside the map's own
+_BESIDE, _WAIT, _BEGIN = 0.35, 900.0, 2500.0
 _ABOUT = {
     "groups": "warpgroups that multiply, of 64 queries or keys each", "tile_n": "keys or queries of a visited tile",
     "stages": "buffers of visited tiles",
@@ -95,7 +99,7 @@ def points(program: Program, device: Device) -> Space:
                     made = make_point(shape, dict(groups=groups, tile_n=tile_n, stages=stages), _further(program))
                 except ValueError:
                     continue
-                found.append((_reads(shape, made, program), made))
+                found.append((_clocks(program, made, device), made))
     ranked = [p for _, p in sorted(found, key=lambda own: own[0])][:_MOST_POINTS]
     settings = (point(groups=p.groups, tile_n=p.tile_n, stages=p.stages) for p in ranked)
     return Space(knobs=_KNOBS, points=tuple(settings))
@@ -144,17 +148,22 @@ def _further(program: Program) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(d for d, n in enumerate(batch) if o.shape[d] < n) for o in program.outputs[3:])
 
 
-def _reads(shape: GradientShape, made: GradientPoint, program: Program) -> float:
-    """What a point costs, as far as is known: bytes of visited tiles that CTAs read from L2, and rows of tiles that lie
-    behind the last; fewer of both are better, and two stages are better than one. No time has been measured yet."""
-    roles = roles_of(shape, made, _further(program))
-    cost = 0.0
-    for role in roles:
+def _clocks(program: Program, made: GradientPoint, device: Device) -> float:
+    """The model, of an H100's vendor's numbers: CTAs one after the other on each multiprocessor, of which each visit
+    takes as long as its products and the map beside one another, and a part of the shorter one. No time has been
+    measured yet."""
+    shape, operations = _shape(program), len(gradients_of(program).map.body)
+    scores, total = made.tile_m * made.tile_n, 0.0
+    for role in roles_of(shape, made, _further(program)):
         own, others = (shape.keys, shape.rows) if role.by_keys else (shape.rows, shape.keys)
-        tiles, visits = -(-own // made.tile_m), -(-others // made.tile_n)
-        products = 2 + len(role.makes)
-        cost += tiles * visits * made.tile_n * (made.row_bytes() + made.tile_m * products / 4)
-    return cost * (1.0 if made.stages == 2 else 1.2 if made.stages == 1 else 1.01)
+        widths = made.depth + made.columns + sum((made.depth, made.columns)[i] for i in role.makes)
+        products = scores * widths / _PRODUCTS
+        map_ = scores * (operations + _BESIDE_MAP) / _LANES
+        waits = _WAIT / made.groups * (1.5 if made.stages == 1 else 1.0)
+        visit = max(products, map_) + _BESIDE * min(products, map_) + waits
+        ctas = shape.batches * -(-own // made.tile_m)
+        total += ceil(ctas / max(device.processors, 1)) * (_BEGIN + -(-others // made.tile_n) * visit)
+    return total
 
 
 def _unsupported(program: Program, shape: GradientShape, device: Device) -> str | None:

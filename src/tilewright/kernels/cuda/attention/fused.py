@@ -134,13 +134,13 @@ class FusedAttention:
         """A launch of (outputs .., planes .., largest .., query, key, value, operands ..) for tensors of these strides;
         no GPU needed."""
         spec = self.spec
-        outs = [fake(dtype, shape, contiguous(shape), _LINE) for shape, dtype in spec.written]
+        outs = [_fake(dtype, shape, _contiguous(shape), _LINE) for shape, dtype in spec.written]
         read = [
-            fake(o.dtype, o.shape, walk, _LINE if i < _FACTORS else 0)
+            _fake(o.dtype, o.shape, walk, _LINE if i < _FACTORS else 0)
             for i, (o, walk) in enumerate(zip(spec.read, strides, strict=True))
         ]
-        planes = [fake("f16", shape, contiguous(shape), _LINE) for shape, _ in self._between()]
-        largest = [fake("i32", (n,), (1,), _LINE) for _, n in self._between()]
+        planes = [_fake("f16", shape, _contiguous(shape), _LINE) for shape, _ in self._between()]
+        largest = [_fake("i32", (n,), (1,), _LINE) for _, n in self._between()]
         tensors = (*outs, *planes, *largest, *read)
         stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
         made: Launch = cute.compile(
@@ -151,7 +151,7 @@ class FusedAttention:
 
     def prepare(self, device: Gpu) -> None:
         """Compile, or find on disk, what operands need that lie as the Spec says; no GPU needed."""
-        self(*(torch.empty_strided(o.shape, o.strides or contiguous(o.shape), dtype=DTYPES[o.dtype], device="meta")
+        self(*(torch.empty_strided(o.shape, o.strides or _contiguous(o.shape), dtype=DTYPES[o.dtype], device="meta")
                for o in self.spec.read))  # fmt: skip
 
     def demand(self, processors: int) -> dict[str, int | str]:
@@ -181,7 +181,7 @@ class _Launched:
                 PreparePlanes(own, o.shape, walk)
                 for own, o, walk in zip(layers, spec.factors, strides[:_FACTORS], strict=True)
             ]
-            factors = [contiguous(o.shape) for o in spec.factors]
+            factors = [_contiguous(o.shape) for o in spec.factors]
         operands = [
             ScoreOperand(
                 name=o.name, dtype=o.dtype,
@@ -212,12 +212,12 @@ def reads_by_tma(x: Tensor) -> bool:
     return x.stride(-1) == 1 and lines and is_aligned(x)
 
 
-def fake(dtype: str, shape: tuple[int, ...], strides: tuple[Any, ...], align: int = 0) -> Any:
+def _fake(dtype: str, shape: tuple[int, ...], strides: tuple[Any, ...], align: int = 0) -> Any:
     walk = tuple(cute.sym_int64() if n == 1 else step for n, step in zip(shape, strides, strict=True))
     return cute.runtime.make_fake_tensor(
         ELEMENT_TYPES[dtype], shape, stride=walk, assumed_align=align or ITEM_BYTES[dtype]
     )
 
 
-def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))

@@ -18,9 +18,10 @@ from cutlass import cute
 from torch import Tensor
 
 from ...ops import DTYPES
-from ..attention.fused import contiguous, fake, reads_by_tma
+from ..attention.fused import reads_by_tma
 from ..attention.scores import ScoreOperand
 from ..common import cache
+from ..common.math import ELEMENT_TYPES
 from ..common.spec import ArraySpec, Function
 from ..common.views import ITEM_BYTES
 from ..gemm.host import entries
@@ -120,9 +121,9 @@ class FusedAttentionBackward:
         """A launch of (outputs .., query, key, value, upstream, operands ..) for tensors of these strides; no GPU
         needed."""
         spec = self.spec
-        outs = [fake(o.dtype, o.shape, contiguous(o.shape), _LINE) for o in spec.outputs]
+        outs = [_fake(o.dtype, o.shape, _contiguous(o.shape), _LINE) for o in spec.outputs]
         read = [
-            fake(o.dtype, o.shape, walk, _LINE if i < _FACTORS else 0)
+            _fake(o.dtype, o.shape, walk, _LINE if i < _FACTORS else 0)
             for i, (o, walk) in enumerate(zip(spec.read, strides, strict=True))
         ]
         stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
@@ -134,13 +135,13 @@ class FusedAttentionBackward:
 
     def prepare(self, device: Gpu) -> None:
         """Compile, or find on disk, what operands need that lie as the Spec says; no GPU needed."""
-        self(*(torch.empty_strided(o.shape, o.strides or contiguous(o.shape), dtype=DTYPES[o.dtype], device="meta")
+        self(*(torch.empty_strided(o.shape, o.strides or _contiguous(o.shape), dtype=DTYPES[o.dtype], device="meta")
                for o in self.spec.read))  # fmt: skip
 
     def demand(self, processors: int) -> dict[str, int | str]:
         """What the largest of the kernels takes, operands lying as the Spec says (see `cuda.demand`)."""
         spec, p = self.spec, self.point
-        strides = [o.strides or contiguous(o.shape) for o in spec.read]
+        strides = [o.strides or _contiguous(o.shape) for o in spec.read]
         kernels = _Launched(spec, p, strides).kernels
         staged = max(kernel.role.staged_bytes(p) for kernel, _ in kernels)
         return {
@@ -183,3 +184,13 @@ class _Launched:
         outs, given = tensors[: self.outputs], tensors[self.outputs :]
         for kernel, made in self.kernels:
             kernel.launch(given[:_FACTORS], [outs[i] for i in made], given[_FACTORS:], stream)
+
+
+def _fake(dtype: str, shape: tuple[int, ...], strides: tuple[Any, ...], align: int = 0) -> Any:
+    walk = tuple(cute.sym_int64() if n == 1 else step for n, step in zip(shape, strides, strict=True))
+    align = align or ITEM_BYTES[dtype]
+    return cute.runtime.make_fake_tensor(ELEMENT_TYPES[dtype], shape, stride=walk, assumed_align=align)
+
+
+def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))

@@ -10,7 +10,8 @@
 `scored` is the gradient of the score. A role may have the results of both keys and values, where registers suffice.
 
 shared memory    own tiles (of the operand's role in stages, too) | `stages` of both visited tiles | barriers
-registers        score and weight gradient tile_n / 2 each, results width / 2 of a thread, factors tile_n / 4
+registers        of a thread: score and weight gradient tile_n / 2 each, results width / 2, factors tile_n / 4 (the
+                 second factor takes the first one's place), or a further result tile_n / 2
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from ..attention.tiles import RESERVED_BYTES, SHARED_BYTES, padded
 from .shape import GradientShape
 
 KNOBS: dict[str, tuple[Any, ...]] = {
-    "groups": (1, 2, 3), "tile_n": (16, 32, 48, 64, 80, 96, 128), "stages": (1, 2, 3),
+    "groups": (1, 2, 3), "tile_n": (16, 32, 48, 64, 96, 128), "stages": (1, 2, 3),
 }  # fmt: skip
 DEFAULTS: dict[str, Any] = {"groups": 2, "tile_n": 64, "stages": 2}
 MOST_COLUMNS = 256
 REGISTERS = {1: (56, 240), 2: (24, 240), 3: (32, 160)}  # see attention/tiles.py
-_BESIDE = {1: 56, 2: 48, 3: 40}
+_BESIDE = {1: 24, 2: 24, 3: 24}  # of a thread, for all but tiles: with less, ptxas spills
 SCORED, WEIGHTS = 0, 1
 OWN = 0  # the barrier of what a CTA holds from its beginning to its end
 Loop = Callable[[Any, Any, Callable[[Any], None]], None]
@@ -79,8 +80,7 @@ class Role:
     def held(self, point: GradientPoint) -> int:
         """Registers of a thread for tiles."""
         widths = sum((point.depth, point.columns)[made] // 2 for made in self.makes)
-        further = point.tile_n // 2 if self.further >= 0 else 0
-        return point.tile_n + widths + len(self.makes) * point.tile_n // 4 + further
+        return point.tile_n + widths + point.tile_n * (3 if self.further >= 0 else 1) // 4
 
     def fits(self, point: GradientPoint) -> bool:
         shared = self.staged_bytes(point) <= SHARED_BYTES - RESERVED_BYTES
