@@ -80,7 +80,7 @@ class Role:
     def held(self, point: GradientPoint) -> int:
         """Registers of a thread for tiles."""
         widths = sum((point.depth, point.columns)[made] // 2 for made in self.makes)
-        return point.tile_n + widths + point.tile_n * (3 if self.further >= 0 else 1) // 4
+        return point.tile_n + widths + point.tile_n * (6 if self.further >= 0 else 1) // 4
 
     def fits(self, point: GradientPoint) -> bool:
         shared = self.staged_bytes(point) <= SHARED_BYTES - RESERVED_BYTES
