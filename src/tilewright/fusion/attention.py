@@ -48,7 +48,9 @@ def attentions(flow: Flow, unsupported: Unsupported) -> tuple[list[Found], dict[
 def written_out(graph: Graph, unsupported: Unsupported) -> tuple[Attended, ...]:
     """The attentions that a graph has written out, of those that are supported: not those of one call."""
     flow = Flow(graph)
-    calls = [n for n in graph.nodes if n.op == "call" and n.name in flow.live and n.dtype in _TYPES and 0 not in n.shape]
+    calls = [
+        n for n in graph.nodes if n.op == "call" and n.name in flow.live and n.dtype in _TYPES and 0 not in n.shape
+    ]
     wholes = ((whole, program_of(flow, whole)) for node in calls for whole in _wholes(flow, node))
     return tuple(w for w, made in wholes if len(w.nodes) > 1 and made is not None and unsupported(made[0]) is None)
 

@@ -15,10 +15,10 @@ from tilewright.ir.contraction import Contracted, contracted
 from tilewright.ir.graph import Node
 from tilewright.ir.program import POINTWISE, AttentionBackwardOp, Operand, Output, Program, Statement
 
-from .attended import Factor, operand_of
+from .attended import operand_of
 from .attention import entering
 from .axes import Axis
-from .axis_parts import AxisPart, Dims, whole_axes
+from .axis_parts import Dims, whole_axes
 from .program import write
 from .region import Flow, GrownRegion, lay_out
 from .scores import renumbered
@@ -42,7 +42,7 @@ def attention_gradients(flow: Flow, unsupported: Callable[[Program], str | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Product:
-    """A product with its factors by their role: `own` is that on the side of the map, or of the queries."""
+    """A product and what it contracts."""
 
     node: Node
     found: Contracted
@@ -151,7 +151,9 @@ def _made(flow: Flow, score: str, gradient: str) -> Found | None:
     region = whole.region
     read = {r.root: whole_axes(_leaves(r.dims)) for r in region.reads.values()}
     products = [_product(flow, name) for name in (score, gradient)]
-    if any(name not in read for name in (score, gradient)) or any(len(p.axis.leaves()) != 1 for n in (score, gradient) for d in read[n] for p in d):
+    if any(name not in read for name in (score, gradient)) or any(
+        len(p.axis.leaves()) != 1 for n in (score, gradient) for d in read[n] for p in d
+    ):
         return None
     sides = _sides(whole, [p for p in products if p], [read[score], read[gradient]])
     return None if sides is None else _assembled(flow, whole, sides, (score, gradient))

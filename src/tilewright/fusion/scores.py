@@ -66,7 +66,7 @@ def logsum_of(flow: Flow, own: frozenset[str]) -> LogSum | None:
             found[name] = None
             todo += flow.readers[name] if len(found) < _MOST_OF_LOGSUM else ()
     ends = [name for name in found if flow.nodes[name].op == "add" and flow.nodes[name].dtype == "f32"]
-    if len(ends) != 1 or not flow.nodes[ends[0]].sources == flow.nodes[ends[0]].args:
+    if len(ends) != 1 or flow.nodes[ends[0]].sources != flow.nodes[ends[0]].args:
         return None
     largest, logarithm = (_before_casts(flow, s) for s in flow.nodes[ends[0]].sources)
     total = _before_casts(flow, flow.nodes[logarithm].sources[0]) if flow.nodes[logarithm].op == "log" else ""

@@ -203,7 +203,7 @@ def _validate_map(name: str, scores: Program, rows: tuple[int, ...], given: Sequ
     """Of a pointwise Program over scores whose last operands are these."""
     validate(scores)
     products = scores.operands[: len(scores.operands) - len(given)]
-    if scores.domain != rows or {o.shape for o in (*products, *scores.outputs)} != {rows}:
+    if scores.domain != rows or {*(o.shape for o in products), *(o.shape for o in scores.outputs)} != {rows}:
         raise ValueError(f"{name!r}: its scores are not over {rows}")
     if any(not isinstance(i, Statement) or i.op == "inside" for i in scores.body):
         raise ValueError(f"{name!r}: its scores are no pointwise program")

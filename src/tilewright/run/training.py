@@ -39,7 +39,9 @@ def _cut(
     from ..frontend.autodiff import Attended, segments
 
     found = [
-        Attended(product=w.nodes[0], result=w.node.name, inside=frozenset(w.nodes), own=frozenset((*w.spared, w.node.name)))
+        Attended(
+            product=w.nodes[0], result=w.node.name, inside=frozenset(w.nodes), own=frozenset((*w.spared, w.node.name))
+        )
         for w in written_out(graph, unsupported)
     ]
     while True:

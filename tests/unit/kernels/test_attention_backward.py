@@ -210,7 +210,12 @@ def test_wide_heads_have_keys_and_values_apart() -> None:
 
 @pytest.mark.parametrize(
     ("knobs", "depth"),
-    [({"tile_n": 40}, 64), ({"groups": 3, "tile_n": 128}, 128), ({"stages": 3, "tile_n": 128}, 256), ({"speed": 1}, 64)],
+    [
+        ({"tile_n": 40}, 64),
+        ({"groups": 3, "tile_n": 128}, 128),
+        ({"stages": 3, "tile_n": 128}, 256),
+        ({"speed": 1}, 64),
+    ],
 )
 def test_settings_that_do_not_fit_are_refused(knobs: dict[str, Any], depth: int) -> None:
     with pytest.raises(ValueError, match=r"knob|fit"):

@@ -67,24 +67,10 @@ class Again:
         if node.op == "input":
             return self.tape.add(node)
         if node.op == "call":
-            return self._multiplied(node)
+            return _multiplied(self, node)
         if self.softmax is not None and node.name == self.softmax.weights:
-            return self._weights(node, self.softmax)
+            return _weights(self, node, self.softmax)
         return self.tape.pure(node.renamed({s: self._values[s].node.name for s in node.sources}))
-
-    def _multiplied(self, node: Node) -> Expr:
-        found = contracted(self.calls[node.origin], self.nodes)
-        assert found is not None
-        letters = found.letters
-        made = self.tape.contract(
-            f"{letters.left},{letters.right}->{letters.result}", self._values[found.left.name],
-            self._values[found.right.name], shape=node.shape,
-        )  # fmt: skip
-        return made if found.alpha == 1 else made * found.alpha
-
-    def _weights(self, node: Node, softmax: Softmax) -> Expr:
-        logsum = self._values[softmax.logsum].reshape(_one_along(node.shape, softmax.dim))
-        return (self._values[softmax.score].wide() - logsum).do("exp").to(node.dtype)
 
     def other_result(self, node: Node, item: int) -> Expr:
         """The other result of a reduction."""
@@ -117,6 +103,20 @@ class Again:
         """The node of this name, if it is one of this operation."""
         node = self.nodes.get(name) if isinstance(name, str) else None
         return node if node is not None and node.op == op else None
+
+
+def _multiplied(again: Again, node: Node) -> Expr:
+    found = contracted(again.calls[node.origin], again.nodes)
+    assert found is not None
+    letters, (left, right) = found.letters, (again.value(x.name) for x in (found.left, found.right))
+    equation = f"{letters.left},{letters.right}->{letters.result}"
+    made = again.tape.contract(equation, left, right, shape=node.shape)
+    return made if found.alpha == 1 else made * found.alpha
+
+
+def _weights(again: Again, node: Node, softmax: Softmax) -> Expr:
+    logsum = again.value(softmax.logsum).reshape(_one_along(node.shape, softmax.dim))
+    return (again.wide(softmax.score) - logsum).do("exp").to(node.dtype)
 
 
 def _one_along(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:

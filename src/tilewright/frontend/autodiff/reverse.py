@@ -154,7 +154,7 @@ class _Reverse:
                                   exclusive=bool(exclusive))  # fmt: skip
             self._give(node.sources[0], back, among=node.shape)
         elif self.softmax is not None and node.name == self.softmax.weights:
-            self._through_softmax(self.softmax, g)
+            self._give(self.softmax.score, _through_softmax(self, self.softmax, g), among=node.shape)
         elif node.op in POINTWISE:
             self._through_point(node, g)
         elif node.op == "call":
@@ -210,29 +210,6 @@ class _Reverse:
             if isinstance(arg, str):
                 self._give(arg, share, among=node.shape)
 
-    def _through_softmax(self, softmax: Softmax, g: Expr) -> None:
-        """Of an attention: what the weights' gradient sums up to, weighed, is the result's with the result."""
-        assert self.whole is not None
-        result = self.nodes[self.whole.result]
-        upstream, found = self._gradient(result), contracted(self.calls[result.origin], self.nodes)
-        assert upstream is not None and found is not None
-        letters = found.letters
-        weights = letters.left if found.left.name == softmax.factor else letters.right
-        rows = [c for c in letters.result if c in weights]
-        upstream = upstream.to(result.dtype).to(upstream.dtype).expand(result.shape)
-        columns = [d for d, c in enumerate(letters.result) if c not in weights]
-        total = (upstream * self.again.wide(result.name)).reduce("sum", columns)
-        total = total.permute([rows.index(c) for c in weights if c in rows])
-        total = total.reshape([n if c in rows else 1 for c, n in zip(weights, self.nodes[softmax.factor].shape, strict=True)])
-        for view in reversed(views_between(softmax, self.nodes)):
-            shape = self.nodes[view.sources[0]].shape
-            if view.op == "permute":
-                total = total.permute([view.dims.index(d) for d in range(len(view.dims))])
-            else:
-                total = total.reshape((*shape[:-1], 1))
-        weight = self.again.wide(softmax.weights)
-        self._give(softmax.score, weight * (g - total), among=weight.shape)
-
     def _through_sigmoid(self, node: Node, g: Expr) -> bool:
         """x / (1 + exp(t)), whose parts may be infinite where its gradient is not."""
         above, below = node.args
@@ -281,6 +258,30 @@ class _Reverse:
         best = self.again.wide(source.name).do("eq", self.again.wide(node.name).reshape(kept))
         count = best.where(1.0, 0.0).to(g.dtype).reduce("sum", node.dims).reshape(kept)
         return best.where(g / count, 0.0)
+
+
+def _through_softmax(reverse: _Reverse, softmax: Softmax, g: Expr) -> Expr:
+    """The gradient of an attention's scores. What the weights' gradient sums up to, weighed, is the result's with the
+    result."""
+    assert reverse.whole is not None
+    nodes, result = reverse.nodes, reverse.nodes[reverse.whole.result]
+    upstream, found = reverse._gradient(result), contracted(reverse.calls[result.origin], nodes)
+    assert upstream is not None and found is not None
+    letters = found.letters
+    weights = letters.left if found.left.name == softmax.factor else letters.right
+    rows = [c for c in letters.result if c in weights]
+    upstream = upstream.to(result.dtype).to(upstream.dtype).expand(result.shape)
+    columns = [d for d, c in enumerate(letters.result) if c not in weights]
+    total = (upstream * reverse.again.wide(result.name)).reduce("sum", columns)
+    total = total.permute([rows.index(c) for c in weights if c in rows])
+    sizes = zip(weights, nodes[softmax.factor].shape, strict=True)
+    total = total.reshape([n if c in rows else 1 for c, n in sizes])
+    for view in reversed(views_between(softmax, nodes)):
+        if view.op == "permute":
+            total = total.permute([view.dims.index(d) for d in range(len(view.dims))])
+        else:
+            total = total.reshape((*nodes[view.sources[0]].shape[:-1], 1))
+    return reverse.again.wide(softmax.weights) * (g - total)
 
 
 def _live(tape: Tape, names: list[str]) -> set[str]:

@@ -47,18 +47,12 @@ class _Cut:
         self.nodes = {n.name: n for n in graph.nodes}
         self.calls = {c.name: c for c in graph.calls}
         self.wanted = self._wanted()
-        self.attended = tuple(a for a in attended if self._led(a))
+        self.attended = tuple(a for a in attended if _is_led(self, a))
         self.apart = {name: a for a in self.attended for name in a.own}  # the attention that a node is a part of
         self.but = {*but, *self.apart}
         self.ours = self._ours()
         self.depth = self._depth()
         self.readers = self._readers()
-
-    def _led(self, whole: Attended) -> bool:
-        """Whether gradients are led through both factors of the weights' product, and can be."""
-        found = contracted(self.calls[self.nodes[whole.result].origin], self.nodes)
-        led = found is not None and {found.left.name, found.right.name} <= self.wanted
-        return led and differentiable(whole, self.nodes, self.calls)
 
     def operands(self, product: Node) -> tuple[str, str]:
         """What a product multiplies, or of what that is a view or a part."""
@@ -126,25 +120,14 @@ class _Cut:
                 continue
             if node.name in self.apart:
                 whole = self.apart[node.name]  # what it reads may come behind its other parts
-                depth[node.name] = self._within(whole, depth) if node.name == whole.result else 0
+                read = _read_by(self, whole) if node.name == whole.result else ()
+                depth[node.name] = 1 + max((depth[name] for name in read), default=0)
                 continue
             if call.name not in reached:
                 reached[call.name] = self._behind(call, depth) + (call.name not in self.ours)
             own = max((depth[s] for s in node.sources), default=0) if node.op in _MOVES else reached[call.name]
             depth[node.name] = own
         return depth
-
-    def _within(self, whole: Attended, depth: dict[str, int]) -> int:
-        """Of an attention's result: as of one operator of torch, which reads all that any part of it reads."""
-        return 1 + max((depth[name] for name in self.reads(whole)), default=0)
-
-    def reads(self, whole: Attended) -> set[str]:
-        """What is read from outside for an attention."""
-        found: set[str] = set()
-        for name in whole.inside:
-            node = self.nodes[name]
-            found |= {*(self.calls[node.origin].sources if node.op == "call" else node.sources)}
-        return {name for name in found if self.root(name) not in whole.inside}
 
     def _behind(self, call: Call, depth: dict[str, int]) -> int:
         sources = [*call.sources, *(s for n in self.graph.nodes if n.origin == call.name for s in n.sources)]
@@ -155,6 +138,22 @@ class _Cut:
         while self.nodes[name].op in VIEWS or self.nodes[name].op == "slice":
             name = self.nodes[name].sources[0]
         return name
+
+
+def _is_led(cut: _Cut, whole: Attended) -> bool:
+    """Whether gradients are led through both factors of the weights' product, and can be."""
+    found = contracted(cut.calls[cut.nodes[whole.result].origin], cut.nodes)
+    led = found is not None and {found.left.name, found.right.name} <= cut.wanted
+    return led and differentiable(whole, cut.nodes, cut.calls)
+
+
+def _read_by(cut: _Cut, whole: Attended) -> set[str]:
+    """What is read from outside for an attention, which is as one operator of torch."""
+    found: set[str] = set()
+    for name in whole.inside:
+        node = cut.nodes[name]
+        found |= {*(cut.calls[node.origin].sources if node.op == "call" else node.sources)}
+    return {name for name in found if cut.root(name) not in whole.inside}
 
 
 def _layers(cut: _Cut) -> list[set[str]]:
@@ -226,7 +225,7 @@ def _outputs(cut: _Cut, inside: Collection[str]) -> list[str]:
         if cut.computes(node) and node.name not in inside:
             asked += node.sources
     for whole in cut.attended:
-        asked += () if whole.inside is inside else cut.reads(whole)
+        asked += () if whole.inside is inside else _read_by(cut, whole)
     roots = {cut.root(name) for name in asked}
     return [n.name for n in cut.graph.nodes if n.name in roots and n.name in inside]
 

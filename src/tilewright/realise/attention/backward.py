@@ -96,7 +96,8 @@ def points(program: Program, device: Device) -> Space:
         for tile_n in LEGAL["tile_n"]:
             for stages in (2, 1, 3):
                 try:
-                    made = make_point(shape, dict(groups=groups, tile_n=tile_n, stages=stages), _further(program))
+                    knobs = {"groups": groups, "tile_n": tile_n, "stages": stages}
+                    made = make_point(shape, knobs, _further(program))
                 except ValueError:
                     continue
                 found.append((_clocks(program, made, device), made))
@@ -160,7 +161,8 @@ def _clocks(program: Program, made: GradientPoint, device: Device) -> float:
         products = scores * widths / _PRODUCTS
         map_ = scores * (operations + _BESIDE_MAP) / _LANES
         waits = _WAIT / made.groups * (1.5 if made.stages == 1 else 1.0)
-        visit = max(products, map_) + _BESIDE * min(products, map_) + waits
+        beside = _BESIDE if made.groups > 1 else 1.0  # a warpgroup alone maps while nothing multiplies
+        visit = max(products, map_) + beside * min(products, map_) + waits
         ctas = shape.batches * -(-own // made.tile_m)
         total += ceil(ctas / max(device.processors, 1)) * (_BEGIN + -(-others // made.tile_n) * visit)
     return total
@@ -172,15 +174,16 @@ def _unsupported(program: Program, shape: GradientShape, device: Device) -> str 
     others = [o for o in program.operands if o.name in item.operands]
     if item.dtype not in _TYPES:
         return f"gradients of attention in {item.dtype}: the skeletons multiply in fp16 and bf16 alone"
-    if not {o.dtype for o in (*others, *program.outputs)} <= {*_READ}:
+    if not {*(o.dtype for o in others), *(o.dtype for o in program.outputs)} <= {*_READ}:
         return "scores of other types than fp32, fp16, bf16, integers and booleans"
     if any(i.dtype == "f64" for i in item.map.body) or computes_in_float8(item.map):
         return "scores in float64 or in float8"
     if any(o.shape[-2:] != shape.domain[-2:] for o in program.outputs[3:]):
         return "the gradient of an operand that is the same for several queries or keys"
     widths = (shape.depth, shape.columns)
-    if any(n % _LINE or n < _LEAST for n in widths) or max(widths) > MOST_COLUMNS:
-        return f"heads of {shape.depth} and {shape.columns} columns: no multiples of {_LINE} from {_LEAST} to {MOST_COLUMNS}"
+    if any(n % _LINE or n < _LEAST or n > MOST_COLUMNS for n in widths):
+        wanted = f"multiples of {_LINE} from {_LEAST} to {MOST_COLUMNS}"
+        return f"heads of {shape.depth} and {shape.columns} columns, which are no {wanted}"
     if min(shape.keys, shape.rows) < _LEAST or prod(shape.domain) < _LEAST_SCORES:
         return "an attention so small is all launch"
     factors = (shape.query, shape.key, shape.value, shape.upstream)

@@ -39,8 +39,8 @@ struct Program {{
 {operands}
 {results}
   template <class At>
-  static TW_INLINE void map([[maybe_unused]] const At& at, const F32 score, const F32 gradient, F32& weight, F32& scored,
-                            [[maybe_unused]] F32* further) {{
+  static TW_INLINE void map([[maybe_unused]] const At& at, const F32 score, const F32 gradient, F32& weight,
+                            F32& scored, [[maybe_unused]] F32* further) {{
 {body}
   }}
 }};

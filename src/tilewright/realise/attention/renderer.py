@@ -100,7 +100,8 @@ def render(program: Program, name: str, point: Point, device: Device) -> tuple[S
         name=name, domain=program.domain, keys=item.keys, functions=functions + "\n" * bool(functions),
         shape=repr(_shape(program)), factors=tensors(list(map(_plain, program.operands[:3]))),
         operands=tensors(list(map(_plain, others))), output=tensors([output]).strip(), scale=factor, more=more,
-        knobs=repr(dict(point)), reads=", ".join(o.name for o in program.operands), writes=", ".join(o.name for o in program.outputs),
+        knobs=repr(dict(point)), reads=", ".join(o.name for o in program.operands),
+        writes=", ".join(o.name for o in program.outputs),
         outputs=repr(written), arity=len(program.operands),
     )  # fmt: skip
     return (SourceFile(path=f"{name}.py", text=text),)

@@ -206,5 +206,6 @@ def settled(program: Program, row: int, diagonals: Diagonals) -> Program:
         if item.op == "where":
             sides = zip(_truth(made, lines, str(item.args[0])), item.args[1:], strict=True)
             chosen = [arg for found, arg in sides if found is not None and _meet(found, diagonals) == diagonals]
-            gone |= {item.result: arg for arg in chosen[:1] if isinstance(arg, str)}
+            if chosen and isinstance(chosen[0], str):
+                gone[item.result] = chosen[0]
     return without(program, gone)

@@ -74,9 +74,7 @@ class GradientKernel:
     def launch(self, factors: Sequence[Any], outs: Sequence[Any], operands: Sequence[Any], stream: Any) -> None:
         """Emit the launch. `factors`: query, key, value and upstream; `outs`: what the role makes."""
         p = self.point
-        views = [
-            self._view(factors[i], *own) for i, own in zip(self.picked, self.factors, strict=True)
-        ]
+        views = [self._view(factors[i], *own) for i, own in zip(self.picked, self.factors, strict=True)]
         rows, across = LayoutEnum.ROW_MAJOR, LayoutEnum.COL_MAJOR
         widths = (p.depth, p.columns)
         own_stages = 1 if self.holds else p.stages
@@ -111,6 +109,7 @@ class GradientKernel:
     def _view(tensor: Any, layers: Layers, strides: tuple[int, ...], rows: int, width: int) -> Any:
         """A factor as (rows, columns, batch ..), of which those of size 1 are left out."""
         *outer, _ = strides
+        assert layers.at is not None
         row = (rows, outer.pop(layers.at))
         sizes = [step.size for step in layers.batch]
         modes = [row, (width, 1), *((n, step) for n, step in zip(sizes, outer, strict=True) if n > 1)]
@@ -190,7 +189,9 @@ class _Place:
 class _Loads:
     """See `roles.LoadingRole`."""
 
-    def __init__(self, kernel: GradientKernel, loads: list[Any], staged: list[Any], barriers: Any, place: _Place) -> None:
+    def __init__(
+        self, kernel: GradientKernel, loads: list[Any], staged: list[Any], barriers: Any, place: _Place
+    ) -> None:
         self.kernel, self.barriers, self.place = kernel, barriers, place
         p = kernel.point
         sizes = (p.tile_m, p.tile_m, p.tile_n, p.tile_n)
@@ -247,10 +248,10 @@ class _Products:
             return cute.make_rmem_tensor(cute.make_layout(((2, 2, width // 8), 1, 1)), Float32)
 
         self.scores = tile(p.tile_n)
-        self.gradients = tile(p.tile_n) if kernel.needs_gradient else None
+        self.gradients: Any = tile(p.tile_n) if kernel.needs_gradient else None
         self.results = [tile((p.depth, p.columns)[made]) for made in role.makes]
         self.factors = [cute.make_rmem_tensor(((2, 2, 2), 1, p.tile_n // 16), kernel.kind) for _ in role.makes]
-        self.added = tile(p.tile_n) if role.further >= 0 else None
+        self.added: Any = tile(p.tile_n) if role.further >= 0 else None
         for result in (*self.results, *(() if self.added is None else (self.added,))):
             result.fill(0.0)
         lane = cute.arch.lane_idx()
@@ -326,7 +327,9 @@ class _Products:
                 for c in range(2):
                     held[c] = m.stored(result[4 * block + 2 * r + c], kernel.dtype)
                 spot = out.iterator + (line * width + (block * 8 + self.column))
-                cute.autovec_copy(held, cute.make_tensor(spot.align(2 * ITEM_BYTES[kernel.dtype]), cute.make_layout((2,))))
+                cute.autovec_copy(
+                    held, cute.make_tensor(spot.align(2 * ITEM_BYTES[kernel.dtype]), cute.make_layout((2,)))
+                )
         if self.added is not None:
             self._write_further(outs[0], r, line)
 

@@ -10,8 +10,8 @@ from ..attention.shape import AttentionShape, Diagonals, Layers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientShape:
-    """Over `domain`: batch .., queries, keys. `shared`: the dimensions of the batch over which the gradients of keys and
-    values are summed. Outside of the diagonals (key - query) that are `visible` all weights are 0."""
+    """Over `domain`: batch .., queries, keys. `shared`: the dimensions of the batch over which the gradients of keys
+    and values are summed. Outside of the diagonals (key - query) that are `visible` all weights are 0."""
 
     domain: tuple[int, ...]
     depth: int
