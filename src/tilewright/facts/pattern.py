@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ..ir.access import ALL_DIAGONALS, each_of
 from ..ir.matrices import matrices_of
-from ..ir.program import AttentionBackwardOp, AttentionOp, Contraction, Load, Program
+from ..ir.program import AttentionBackwardOp, AttentionOp, Contraction, Load, Program, multiplies
 from .candidate import Candidate
 from .space import Point, Space
 
@@ -96,7 +96,7 @@ class Pattern:
         """The key under which winning points are remembered. Equal for programs that differ in names and numbers, and
         in how many rows they have where these are many: of the same nearest power of two, and as even."""
         program = self.program
-        if program.loads or program.multiplies:
+        if program.loads or multiplies(program):
             return self.same
         kept = {d for d in range(len(program.domain)) if d not in program.reduced}
         return self._digest(lambda shape: tuple(_many(n) if d in kept else n for d, n in enumerate(shape)))

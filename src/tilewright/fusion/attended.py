@@ -177,7 +177,7 @@ def _row(whole: Attended) -> Axis | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Factor:
+class AttendedFactor:
     operand: Operand
     access: Access
     bind: Bind
@@ -186,7 +186,7 @@ class Factor:
 
 def operand_of(
     flow: Flow, name: str, factor: tuple[Node, Dims], places: tuple[dict[Axis, int], Axis]
-) -> Factor | None:  # fmt: skip
+) -> AttendedFactor | None:  # fmt: skip
     """A factor as it is read before copies, with the axis that each row of it lies along last."""
     (at, last) = places
     node, dims, copies = before_copies(flow, *factor)
@@ -209,7 +209,7 @@ def operand_of(
         order=() if lies == tuple(range(len(lies))) else lies,
     )  # fmt: skip
     bind = Bind(node=node.name, split=split, order=order)
-    return Factor(operand=operand, access=Access(operand=name, at=tuple(positions)), bind=bind, copies=copies)
+    return AttendedFactor(operand=operand, access=Access(operand=name, at=tuple(positions)), bind=bind, copies=copies)
 
 
 def _permuted(scores: Program, whole: Attended, order: tuple[int, ...]) -> tuple[Program, tuple[Bind, ...]]:
@@ -222,7 +222,7 @@ def _permuted(scores: Program, whole: Attended, order: tuple[int, ...]) -> tuple
     return scores, tuple(binds)
 
 
-def _only_here(flow: Flow, name: str, whole: Attended, factors: list[Factor]) -> bool:
+def _only_here(flow: Flow, name: str, whole: Attended, factors: list[AttendedFactor]) -> bool:
     """Whether nothing but this attention, or another of its copies, reads a copy."""
     inside = {*whole.nodes, *(n for f in factors for n in f.copies)}
     return name not in flow.kept and set(flow.readers[name]) <= inside

@@ -360,11 +360,6 @@ class Program:
         return tuple(item for item in self.body if isinstance(item, Contraction))
 
     @property
-    def multiplies(self) -> bool:
-        """Whether it contracts tensors."""
-        return any(isinstance(item, Contraction | AttentionOp | AttentionBackwardOp) for item in self.body)
-
-    @property
     def sums(self) -> tuple[Output, ...]:
         """The outputs that are sums over the rows: columns reduced beside the rows, in one pass."""
         return tuple(o for o in self.outputs if o.parts)
@@ -396,7 +391,7 @@ class Program:
 
     def _asked(self, operand: Operand) -> int:
         """Elements of an operand that are read; where Loads read them, with repetitions."""
-        if not operand.indexed or self.multiplies:
+        if not operand.indexed or multiplies(self):
             return prod(operand.shape)
         return sum(prod(self.aligned(load.result)) for load in self.loads if load.source == operand.name)
 
@@ -410,6 +405,11 @@ class Program:
         """The aligned shape of an operand that is not indexed, or of a value."""
         dims = _reach(self)[name]
         return tuple(size if d in dims else 1 for d, size in enumerate(self.domain))
+
+
+def multiplies(program: Program) -> bool:
+    """Whether a Program contracts tensors."""
+    return any(isinstance(item, Contraction | AttentionOp | AttentionBackwardOp) for item in program.body)
 
 
 def attention_in(program: Program) -> AttentionOp | None:

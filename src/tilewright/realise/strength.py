@@ -30,7 +30,6 @@ _APPROXIMATED = ("exp", "sigmoid")
 _APPROXIMATED_LAST = ("div",)  # what rows share has been divided by before
 
 
-
 def reduced_in_strength(program: Program) -> Program:
     """The same, with operations that only the renderer for CUDA knows: approx_exp, approx_sigmoid, approx_div,
     approx_erf, divisor, ordinary_divisor, quotient, approx_quotient, place, tanh_of_softplus."""

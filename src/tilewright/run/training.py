@@ -36,10 +36,10 @@ def _cut(
     graph: Graph, first_id: int, but: Collection[str], unsupported: Callable[[Program], str | None]
 ) -> tuple[Segment, ...]:  # fmt: skip
     """The segments, among them each attention whose gradients can be realised without its scores in memory."""
-    from ..frontend.autodiff import Attended, segments
+    from ..frontend.autodiff import AttentionNodes, segments
 
     found = [
-        Attended(
+        AttentionNodes(
             product=w.nodes[0], result=w.node.name, inside=frozenset(w.nodes), own=frozenset((*w.spared, w.node.name))
         )
         for w in written_out(graph, unsupported)

@@ -19,7 +19,7 @@ from ..lowering.lower import FLOATS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attended:
+class AttentionNodes:
     """An attention of a graph by the names of its nodes: the `product` of query and key, its `result`, the product with
     the value, and what is computed `inside` with both. What of these is its `own` nothing else reads."""
 
@@ -44,7 +44,7 @@ class Softmax:
     logsum: str
 
 
-def softmax_of(whole: Attended, nodes: Mapping[str, Node], calls: Mapping[str, Call]) -> Softmax | None:
+def softmax_of(whole: AttentionNodes, nodes: Mapping[str, Node], calls: Mapping[str, Call]) -> Softmax | None:
     """The softmax that makes the weights; None where the map between the products is another one."""
     found = contracted(calls[nodes[whole.result].origin], nodes)
     assert found is not None
@@ -83,7 +83,7 @@ def logsum_nodes(softmax: Softmax, nodes: Mapping[str, Node]) -> tuple[Node, ...
     return tuple(made)
 
 
-def differentiable(whole: Attended, nodes: Mapping[str, Node], calls: Mapping[str, Call]) -> bool:
+def differentiable(whole: AttentionNodes, nodes: Mapping[str, Node], calls: Mapping[str, Call]) -> bool:
     """Whether the derivative of this attention can be written with its scores computed again."""
     known = [contracted(calls[nodes[n].origin], nodes) for n in (whole.product, whole.result)]
     if any(found is None or not _plain(found, nodes[whole.result].dtype) for found in known):

@@ -13,7 +13,7 @@ from tilewright.ir.program import POINTWISE, REDUCTIONS, SCANS
 
 from ..lowering.lower import FLOATS, Expr, wide
 from .again import Again
-from .attended import Attended, Softmax, softmax_of, views_between
+from .attended import AttentionNodes, Softmax, softmax_of, views_between
 from .rules import RULES, Operand, Use
 from .tape import Tape, padded, summed_to
 
@@ -49,7 +49,7 @@ class Derived:
     made: tuple[Node, ...]
 
 
-def derived(forward: Graph, wanted: Collection[str], *, prefix: str, whole: Attended | None = None) -> Derived:
+def derived(forward: Graph, wanted: Collection[str], *, prefix: str, whole: AttentionNodes | None = None) -> Derived:
     """The backward graph of `forward`, whose nodes in `wanted` lead to gradients that are asked for. `whole`: the
     attention that it is, whose scores are computed again; a softmax of them has its `logsum_nodes` in the graph."""
     return _Reverse(forward, frozenset(wanted), prefix, whole).finish()
@@ -64,7 +64,7 @@ class _Collected:
 
 
 class _Reverse:
-    def __init__(self, forward: Graph, wanted: frozenset[str], prefix: str, whole: Attended | None) -> None:
+    def __init__(self, forward: Graph, wanted: frozenset[str], prefix: str, whole: AttentionNodes | None) -> None:
         self.forward, self.wanted = forward, wanted
         self.prefix = prefix
         self.calls = {c.name: c for c in forward.calls}

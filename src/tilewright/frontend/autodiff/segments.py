@@ -18,7 +18,7 @@ from tilewright.ir.graph import SOURCES, VIEWS, Call, Graph, Node, Ref, Struct
 from tilewright.ir.program import DTYPE_BYTES, POINTWISE, REDUCTIONS, SCANS
 
 from ..lowering.lower import FLOATS
-from .attended import Attended, differentiable, logsum_nodes, softmax_of
+from .attended import AttentionNodes, differentiable, logsum_nodes, softmax_of
 from .reverse import derived, has_rule, leads_through
 
 _MOVES = VIEWS | {"slice", "index"}  # made by whoever reads them
@@ -26,14 +26,14 @@ _MOVES = VIEWS | {"slice", "index"}  # made by whoever reads them
 
 def segments(
     graph: Graph, *, first_id: int = 0, products: bool = False, but: Collection[str] = (),
-    attended: Sequence[Attended] = (),
+    attended: Sequence[AttentionNodes] = (),
 ) -> tuple[Segment, ...]:  # fmt: skip
     """The segments of a graph whose `wanted` says which gradients are asked for: of what is neither a product nor left
     to torch in the graph's order, with the products, if they are asked for, that it reads; then the other products,
     those of one operand together. `but`: results of products that stay torch's. Each of the `attended` is a segment by
     itself where its derivative is known."""
     cut = _Cut(graph, but, attended)
-    parts: list[tuple[Collection[str], Attended | None]] = [(a.inside, a) for a in cut.attended]
+    parts: list[tuple[Collection[str], AttentionNodes | None]] = [(a.inside, a) for a in cut.attended]
     parts += [(inside, None) for inside in (_joined(cut) if products else _layers(cut))]
     found = [_segment(cut, f"segment_{first_id + i}", *part) for i, part in enumerate(parts)]
     return tuple(s for s in found if s is not None)
@@ -42,7 +42,7 @@ def segments(
 class _Cut:
     """Which nodes of a training graph are computed here, how deep each lies, and who reads it."""
 
-    def __init__(self, graph: Graph, but: Collection[str], attended: Sequence[Attended]) -> None:
+    def __init__(self, graph: Graph, but: Collection[str], attended: Sequence[AttentionNodes]) -> None:
         self.graph = graph
         self.nodes = {n.name: n for n in graph.nodes}
         self.calls = {c.name: c for c in graph.calls}
@@ -140,14 +140,14 @@ class _Cut:
         return name
 
 
-def _is_led(cut: _Cut, whole: Attended) -> bool:
+def _is_led(cut: _Cut, whole: AttentionNodes) -> bool:
     """Whether gradients are led through both factors of the weights' product, and can be."""
     found = contracted(cut.calls[cut.nodes[whole.result].origin], cut.nodes)
     led = found is not None and {found.left.name, found.right.name} <= cut.wanted
     return led and differentiable(whole, cut.nodes, cut.calls)
 
 
-def _read_by(cut: _Cut, whole: Attended) -> set[str]:
+def _read_by(cut: _Cut, whole: AttentionNodes) -> set[str]:
     """What is read from outside for an attention, which is as one operator of torch."""
     found: set[str] = set()
     for name in whole.inside:
@@ -184,7 +184,7 @@ def _joined(cut: _Cut) -> list[set[str]]:
     return [part for part in parts if part]
 
 
-def _segment(cut: _Cut, id: str, inside: Collection[str], whole: Attended | None) -> Segment | None:
+def _segment(cut: _Cut, id: str, inside: Collection[str], whole: AttentionNodes | None) -> Segment | None:
     outputs = _outputs(cut, inside) if whole is None else [whole.result]
     body = _body(cut, inside, outputs)
     inputs = [name for name in body if name not in inside and cut.nodes[name].op not in _MOVES]
@@ -209,7 +209,7 @@ def _segment(cut: _Cut, id: str, inside: Collection[str], whole: Attended | None
     )  # fmt: skip
 
 
-def _logsum(forward: Graph, whole: Attended) -> tuple[Node, ...]:
+def _logsum(forward: Graph, whole: AttentionNodes) -> tuple[Node, ...]:
     nodes = {n.name: n for n in forward.nodes}
     softmax = softmax_of(whole, nodes, {c.name: c for c in forward.calls})
     return () if softmax is None else logsum_nodes(softmax, nodes)

@@ -187,7 +187,7 @@ class _Place:
 
 
 class _Loads:
-    """See `roles.LoadingRole`."""
+    """See `roles.VisitLoads`."""
 
     def __init__(
         self, kernel: GradientKernel, loads: list[Any], staged: list[Any], barriers: Any, place: _Place
@@ -226,7 +226,7 @@ class _Loads:
 
 
 class _Products:
-    """See `roles.MultiplyingRole`. Of a warpgroup, from the first product to what is written."""
+    """See `roles.VisitProducts`. Of a warpgroup, from the first product to what is written."""
 
     def __init__(
         self, kernel: GradientKernel, products: list[Any], tiles: tuple[list[Any], list[Any]], barriers: Any,

@@ -118,7 +118,7 @@ def make_point(shape: GradientShape, knobs: dict[str, Any], further: tuple[tuple
     return made
 
 
-class LoadingRole(Protocol):
+class VisitLoads(Protocol):
     """What the warp that loads does; a `turn` is one visit."""
 
     def wait(self, barrier: Any, parity: Any) -> None: ...
@@ -126,7 +126,7 @@ class LoadingRole(Protocol):
     def visit(self, turn: Any, stage: Any, barrier: Any) -> None: ...
 
 
-class MultiplyingRole(Protocol):
+class VisitProducts(Protocol):
     """What a warpgroup that multiplies does."""
 
     def wait(self, barrier: Any, parity: Any) -> None: ...
@@ -163,7 +163,7 @@ class VisitProtocol:
     def arrivals(self, warps: int) -> tuple[int, ...]:
         return (1, *(1,) * self.stages, *(warps,) * self.stages)
 
-    def load(self, ops: LoadingRole, turns: Any, loop: Loop) -> None:
+    def load(self, ops: VisitLoads, turns: Any, loop: Loop) -> None:
         def one(turn: Any) -> None:
             stage, parity = turn % self.stages, turn // self.stages % 2
             ops.wait(stage + (1 + self.stages), 1 - parity)
@@ -173,7 +173,7 @@ class VisitProtocol:
             ops.own(OWN)
         loop(0, turns, one)
 
-    def multiply(self, ops: MultiplyingRole, turns: Any, loop: Loop) -> None:
+    def multiply(self, ops: VisitProducts, turns: Any, loop: Loop) -> None:
         def one(turn: Any) -> None:
             stage, parity = turn % self.stages, turn // self.stages % 2
             ops.wait(stage + 1, parity)
