@@ -200,7 +200,7 @@ class Composing(Tuning):
 
 def _is_guess(pattern: Pattern) -> bool:
     """Whether a library may well be faster at the likeliest point: convolutions, attention, and products of 16 bits."""
-    return pattern.kind in ("convolution", "attention") or (
+    return pattern.kind in ("convolution", "attention", "attention_backward") or (
         pattern.kind == "product" and pattern.program.operands[0].dtype in ("f16", "bf16")
     )
 
