@@ -15,7 +15,9 @@ import torch
 FOLDER = Path(__file__).parents[2] / "examples" / "problems"
 FILES = sorted(FOLDER.glob("*.py"))
 # Sized by their flops, or by the values that they hold meanwhile, not by their traffic.
-COMPUTE_BOUND = {"mlp_block", "transformer_block", "attention_bias", "gated_linear_attention", "top2_experts"}
+COMPUTE_BOUND = {
+    "mlp_block", "transformer_block", "attention_bias", "pair_bias_attention", "gated_linear_attention", "top2_experts"
+}  # fmt: skip
 DATA_DEPENDENT = {"top2_experts"}  # shapes that only values tell
 
 

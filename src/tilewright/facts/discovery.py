@@ -137,8 +137,10 @@ def floor_of(pattern: Pattern, machine: Machine) -> float:
         flops = 2 * prod(program.domain[:-1]) * whole.keys * (whole.depth + program.domain[-1])
     if backward is not None:  # scores again and score gradient with either factor; weight gradient and value gradient
         flops = 2 * prod(program.domain[:-1]) * backward.keys * (3 * backward.depth + 2 * program.domain[-1])
+    dtype = "f32" if item is None else "f16" if item.allow_tf32 else item.dtype
+    for own in filter(None, (whole, backward)):
+        dtype = own.dtype
     work = Work(
-        bytes_read=program.traffic_bytes, bytes_written=0, matmul_flops=flops, conv_flops=0,
-        dtype=whole.dtype if whole else backward.dtype if backward else "f32" if item is None else "f16" if item.allow_tf32 else item.dtype,
+        bytes_read=program.traffic_bytes, bytes_written=0, matmul_flops=flops, conv_flops=0, dtype=dtype
     )  # fmt: skip
     return machine.floor_ns(work) * max(1, len(pattern.matches))
