@@ -133,13 +133,13 @@ def floor_of(pattern: Pattern, machine: Machine) -> float:
     item, whole = program.product, attention_in(program)
     flops = 2 * len(program.products) * prod((*program.domain, *item.over)) if item is not None else 0
     backward = attention_backward_in(program)
+    dtype = "f32" if item is None else "f16" if item.allow_tf32 else item.dtype
     if whole is not None:
         flops = 2 * prod(program.domain[:-1]) * whole.keys * (whole.depth + program.domain[-1])
+        dtype = whole.dtype
     if backward is not None:  # scores again and score gradient with either factor; weight gradient and value gradient
         flops = 2 * prod(program.domain[:-1]) * backward.keys * (3 * backward.depth + 2 * program.domain[-1])
-    dtype = "f32" if item is None else "f16" if item.allow_tf32 else item.dtype
-    for own in filter(None, (whole, backward)):
-        dtype = own.dtype
+        dtype = backward.dtype
     work = Work(
         bytes_read=program.traffic_bytes, bytes_written=0, matmul_flops=flops, conv_flops=0, dtype=dtype
     )  # fmt: skip

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..facts.candidate import SourceFile
 from ..facts.device import Device
 from ..facts.space import Point, Space
-from ..ir.program import Program
+from ..ir.program import Program, attention_backward_in
 from .attention import backward as attention_backward
 from .attention import cpu as attention_cpu
 from .attention import cpu_backward as attention_cpu_backward
@@ -88,7 +88,8 @@ class Realisers:
 
     def _first(self, program: Program) -> tuple[Realiser, Fit] | Refused:
         reasons: list[str] = []
-        for row in self.rows:
+        backward = attention_backward_in(program) is not None  # which the other realisers need not know
+        for row in (r for r in self.rows if not backward or r.digest == attention_backward.digest):
             answer = row.fits(program, self.device)
             if isinstance(answer, Fit):
                 return row, answer

@@ -9,7 +9,7 @@ from ...facts.device import Device
 from ...facts.problem import Target
 from ...facts.space import Knob, Point, Space, point
 from ...ir.partial import adding_up, in_parts, usual_parts
-from ...ir.program import DTYPE_BYTES, RANKED, Operand, Program, Reduction, Statement, multiplies
+from ...ir.program import DTYPE_BYTES, RANKED, Operand, Program, Reduction, Statement, attention_in
 from ...ir.schedule import schedule
 from ..float8 import computes_in_float8
 from ..realiser import Fit, Refused, carried, refused
@@ -40,7 +40,7 @@ SKELETONS = ("", "cuda", "cuda/common", "cuda/rows")  # folders of `kernels` fro
 
 def fits(program: Program, device: Device) -> Fit | Refused:
     """See `realiser`."""
-    if multiplies(program):
+    if program.product or attention_in(program):
         return Refused("products of matrices", foreign=True)
     return refused(_unsupported(program, device), any_rows=dynamic_rows(program) is not None)
 
