@@ -68,6 +68,11 @@ CASES: tuple[tuple[Callable[..., Any], tuple[Tensor, ...]], ...] = (
 )
 
 
+@pytest.fixture(autouse=True)
+def in_all_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_backward, "PROPOSED", ("f32", "f16", "bf16"))
+
+
 def program_of(function: Callable[..., Any], args: tuple[Tensor, ...]) -> Program:
     (found,) = (p.program for p in step(function, *args).patterns if p.kind == "attention_backward")
     return found
@@ -106,7 +111,10 @@ def test_tiles_that_nobody_sees_are_skipped() -> None:
     assert "LOW = INT64_MIN, HIGH = INT64_MAX" in text  # infinities there would count, unless algebra may spare them
 
 
-def test_refusals_say_why() -> None:
+def test_refusals_say_why(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = tuple(rand(2, 40, 600) for _ in range(3))
     answer = cpu_backward.fits(program_of(capped, wide), CPU)
     assert isinstance(answer, Refused) and answer.why == "heads of more than 512 columns"
+    monkeypatch.setattr(cpu_backward, "PROPOSED", ("f16", "bf16"))
+    answer = cpu_backward.fits(program_of(capped, (Q, K, V)), CPU)
+    assert isinstance(answer, Refused) and "in fp32" in answer.why
