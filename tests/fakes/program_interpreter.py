@@ -14,7 +14,17 @@ import torch
 from tilewright.facts.pattern import Bind, Match, Pattern
 from tilewright.ir.access import Access, Bounds, GroupIndex, Position, Quotient
 from tilewright.ir.graph import Call, Code, Graph, Node, Ref, Struct
-from tilewright.ir.program import RANKED, SCANS, AttentionOp, Contraction, Load, Program, Reduction, Scan
+from tilewright.ir.program import (  # fmt: skip
+    RANKED,
+    SCANS,
+    AttentionBackwardOp,
+    AttentionOp,
+    Contraction,
+    Load,
+    Program,
+    Reduction,
+    Scan,
+)
 from tilewright.ir.recurrence import RecurrenceOp
 
 from .recurrent_layers import layers
@@ -233,20 +243,51 @@ def _multiplied(
 
 def attended(
     item: AttentionOp, domain: Sequence[int], values: Mapping[str, torch.Tensor], *, exact: bool
-) -> torch.Tensor:  # fmt: skip
-    """The attention over the domain, with all of its scores in memory."""
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    """The attention over the domain, with all of its scores in memory, and the logarithm of the sums."""
     dtype, device = dtype_of(item.dtype, exact=exact), values[item.query.operand].device
     ranges = [torch.arange(size, device=device) for size in (*domain, item.keys, item.depth)]
     query, key, value = (accessed(a, ranges, values, dtype) for a in (item.query, item.key, item.value))
     scores = (query * key).sum(-1).squeeze(len(domain) - 1)
     scores = scores.expand(item.scores.domain).to(dtype_of(item.scores.operands[0].dtype, exact=exact))
     (weights,) = run_program(item.scores, [scores, *(values[n] for n in item.operands)], exact=exact)
+    logsum = weights.to(dtype_of("f32", exact=exact)).logsumexp(-1, keepdim=True)
     if item.softmax:
         sinks = [values[item.sink].to(weights.dtype).expand(*weights.shape[:-1], 1)] if item.sink else []
         weights = torch.cat([weights, *sinks], -1).softmax(-1)[..., : item.keys]
         weights = weights.nan_to_num(0.0) if item.empty_is_zero else weights
     product = weights.to(dtype).unsqueeze(len(domain) - 1) * value.squeeze(-1)
-    return product.sum(-1).to(dtype)
+    return product.sum(-1).to(dtype), logsum
+
+
+def attention_gradients(
+    item: AttentionBackwardOp, program: Program, values: Mapping[str, torch.Tensor], *, exact: bool
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    """The results, with all of the scores in memory."""
+    domain, dtype = program.domain, dtype_of(item.dtype, exact=exact)
+    ranges = [torch.arange(size) for size in (*domain, item.keys, item.depth)]
+    query, key, value, upstream = (  # (batch .., rows, columns, keys, depth), of size 1 where they don't move
+        accessed(a, ranges, values, dtype) for a in (item.query, item.key, item.value, item.upstream)
+    )
+    column, keys, depth = range(len(domain) - 1, len(domain) + 2)
+    score = (query * key).sum(depth).squeeze(column)
+    gradient = (upstream * value).sum(column).squeeze(-1)
+    given = [
+        x.expand(item.map.domain).to(dtype_of(o.dtype, exact=exact))
+        for x, o in zip((score, gradient), item.map.operands, strict=False)
+    ]
+    weights, scored, *more = run_program(item.map, [*given, *(values[n] for n in item.operands)], exact=exact)
+    weights, scored = (x.to(dtype)[..., None, :, None] for x in (weights, scored))
+    rows = column - 1
+    made = (
+        (scored * key).sum(keys).squeeze(column), (scored * query).sum(rows).squeeze(column - 1),
+        (weights * upstream).sum(rows).squeeze(-1).movedim(-1, -2), *more,
+    )  # fmt: skip
+    found = []
+    for output, x in zip(program.outputs, made, strict=True):
+        over = [d for d, (n, m) in enumerate(zip(output.shape, x.shape, strict=True)) if n < m]
+        found.append(x.sum(over, keepdim=True) if over else x)
+    return tuple(found)
 
 
 def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bool = False) -> tuple[torch.Tensor, ...]:
@@ -277,9 +318,13 @@ def run_program(program: Program, operands: Sequence[torch.Tensor], *, exact: bo
                         exclusive=item.exclusive)  # fmt: skip
             values.update(zip(item.results, made, strict=True))
         elif isinstance(item, AttentionOp):
-            values[item.result] = attended(item, program.domain, values, exact=exact)
+            values[item.result], logsum = attended(item, program.domain, values, exact=exact)
+            values |= {item.logsum: logsum} if item.logsum else {}
         elif isinstance(item, RecurrenceOp):
             values.update(layers(item, values))
+        elif isinstance(item, AttentionBackwardOp):
+            made = attention_gradients(item, program, values, exact=exact)
+            values.update(zip(item.results, made, strict=True))
         elif isinstance(item, Contraction):
             for prologue in item.prologues:
                 given = [values[name] for name in prologue.operands]

@@ -17,7 +17,7 @@ FILES = sorted(FOLDER.glob("*.py"))
 # Sized by their flops, by their steps, or by the values that they hold meanwhile, not by their traffic.
 COMPUTE_BOUND = {
     "mlp_block", "transformer_block", "attention_bias", "attention_sinks", "attention_relative", "attention_pair_bias",
-    "gated_linear_attention", "top2_experts", "stacked_gru",
+    "pair_bias_attention", "gated_linear_attention", "top2_experts", "stacked_gru",
 }  # fmt: skip
 DATA_DEPENDENT = {"top2_experts"}  # shapes that only values tell
 

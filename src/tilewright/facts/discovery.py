@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ..ir.graph import Graph
-from ..ir.program import attention_in, recurrence_in
+from ..ir.program import attention_backward_in, attention_in, recurrence_in
 from .machine import Machine
 from .pattern import Pattern
 from .problem import Target, Work
@@ -132,13 +132,17 @@ def floor_of(pattern: Pattern, machine: Machine) -> float:
     program = pattern.program
     item, whole, layers = program.product, attention_in(program), recurrence_in(program)
     flops = 2 * len(program.products) * prod((*program.domain, *item.over)) if item is not None else 0
+    backward = attention_backward_in(program)
+    dtype = "f32" if item is None else "f16" if item.allow_tf32 else item.dtype
     if whole is not None:
         flops = 2 * prod(program.domain[:-1]) * whole.keys * (whole.depth + program.domain[-1])
+        dtype = whole.dtype
     if layers is not None:
-        flops = layers.flops(*program.operands[0].shape)
-    alone = whole or layers
+        flops, dtype = layers.flops(*program.operands[0].shape), layers.dtype
+    if backward is not None:  # scores again and score gradient with either factor; weight gradient and value gradient
+        flops = 2 * prod(program.domain[:-1]) * backward.keys * (3 * backward.depth + 2 * program.domain[-1])
+        dtype = backward.dtype
     work = Work(
-        bytes_read=program.traffic_bytes, bytes_written=0, matmul_flops=flops, conv_flops=0,
-        dtype=alone.dtype if alone else "f32" if item is None else "f16" if item.allow_tf32 else item.dtype,
+        bytes_read=program.traffic_bytes, bytes_written=0, matmul_flops=flops, conv_flops=0, dtype=dtype
     )  # fmt: skip
     return machine.floor_ns(work) * max(1, len(pattern.matches))

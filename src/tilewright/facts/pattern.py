@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ..ir.access import ALL_DIAGONALS, each_of
 from ..ir.graph import Graph
 from ..ir.matrices import matrices_of
-from ..ir.program import AttentionOp, Contraction, Load, Program, stands_alone
+from ..ir.program import AttentionBackwardOp, AttentionOp, Contraction, Load, Program, multiplies
 from ..ir.recurrence import RecurrenceOp
 from .candidate import Candidate
 from .space import Point, Space
@@ -69,7 +69,7 @@ class Match:
 
 
 # Kinds of patterns that do what others would do by themselves; those stay, for a candidate without them.
-TAKES_OTHERS = ("product", "convolution", "attention", "row_column_reduce")
+TAKES_OTHERS = ("product", "convolution", "attention", "attention_backward", "row_column_reduce")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Pattern:
     id: str
     title: str  # what was fused, readable: "scale -> mask -> softmax"
     # "pointwise", "row_reduce", "column_reduce", "row_column_reduce", "whole_reduce", "scan", "product", "convolution",
-    # "attention", "recurrence"
+    # "attention", "attention_backward", "recurrence"
     kind: str
     nodes: tuple[str, ...]  # names of the graph nodes it replaces, over all matches
     program: Program
@@ -98,7 +98,7 @@ class Pattern:
         """The key under which winning points are remembered. Equal for programs that differ in names and numbers, and
         in how many rows they have where these are many: of the same nearest power of two, and as even."""
         program = self.program
-        if program.loads or program.product or stands_alone(program):
+        if program.loads or multiplies(program):
             return self.same
         kept = {d for d in range(len(program.domain)) if d not in program.reduced}
         return self._digest(lambda shape: tuple(_many(n) if d in kept else n for d, n in enumerate(shape)))
@@ -141,8 +141,12 @@ def _told(item: object, program: Program) -> object:
     if isinstance(item, AttentionOp):
         scores = [i.op for i in item.scores.body], [(o.dtype, o.shape) for o in item.scores.operands]
         at = [access.at for access in (item.query, item.key, item.value)]
-        more = ("sink",) * bool(item.sink)
+        more = (*("sink",) * bool(item.sink), *("logsum",) * bool(item.logsum))
         return (item.op, item.keys, item.depth, at, scores, item.softmax, item.empty_is_zero, item.spares, *more)
+    if isinstance(item, AttentionBackwardOp):
+        scores = [i.op for i in item.map.body], [(o.dtype, o.shape) for o in item.map.operands]
+        at = [access.at for access in (item.query, item.key, item.value, item.upstream)]
+        return item.op, item.keys, item.depth, at, scores, item.spares
     if isinstance(item, RecurrenceOp):
         return item.op, item.cell, item.layers, item.directions, item.hidden, item.bias
     if isinstance(item, Contraction):

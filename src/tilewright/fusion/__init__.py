@@ -12,9 +12,10 @@ from tilewright.facts.segment import Segment
 from tilewright.facts.space import Space
 from tilewright.ir.graph import VIEWS, Call, Graph, Node
 from tilewright.ir.matrices import matrices_of
-from tilewright.ir.program import SCANS, Program, attention_in, recurrence_in
+from tilewright.ir.program import SCANS, Program, attention_backward_in, attention_in, recurrence_in
 
-from .attention import attentions
+from .attention import attentions, written_out
+from .attention_backward import attention_gradients
 from .convolutions import convolutions, made_convolutions
 from .grow import grown
 from .products import made_alone, products
@@ -24,7 +25,9 @@ from .region import Flow
 from .sums import recomputed, with_sums
 from .weight_gradients import weight_gradients
 
-__all__ = ["explained", "match", "match_all", "match_segments", "unmade_products"]
+__all__ = [
+    "explained", "has_attention_gradients", "match", "match_all", "match_segments", "unmade_products", "written_out"
+]  # fmt: skip
 
 # Below this much traffic a kernel is all launch: replacing one launch of torch's by one of ours gains nothing.
 TINY_BYTES = 4096
@@ -97,6 +100,11 @@ def unmade_products(
     flow = Flow(graph)
     found = (made_alone(flow, unsupported, allow_tf32=allow_tf32), made_convolutions(flow, unsupported))
     return frozenset(name for ways in found for name in ways if not any(way.get(name) for way in found))
+
+
+def has_attention_gradients(graph: Graph, *, unsupported: Callable[[Program], str | None]) -> bool:
+    """Whether the gradients of an attention in the graph can be realised."""
+    return bool(attention_gradients(Flow(graph), unsupported)[0])
 
 
 def match_all(
@@ -208,8 +216,9 @@ def _found(
     of_weights, unmade = weight_gradients(flow, unsupported)
     attended, unattended = attentions(flow, unsupported)
     layered, unlayered = recurrences(flow, unsupported)
-    left = {**unattended, **unlayered, **left, **unmade}
-    takers = (*multiplied.found, *convolved, *of_weights, *attended, *layered)
+    backward, undone = attention_gradients(flow, unsupported)
+    left = {**unattended, **unlayered, **undone, **left, **unmade}
+    takers = (*multiplied.found, *convolved, *of_weights, *attended, *backward, *layered)
     matches += [(program, site, title(flow, site)) for program, site in takers]
     reasons = _left(flow, [site for _, site, _ in matches], left)
     lines = tuple(f"{flow.calls[name].target}: {reason}" for name, reason in reasons.items())
@@ -262,6 +271,8 @@ def kind(program: Program) -> str:
         return "attention"
     if recurrence_in(program):
         return "recurrence"
+    if attention_backward_in(program):
+        return "attention_backward"
     if program.product:
         return "product" if matrices_of(program, program.product) else "convolution"
     if not program.reduced:

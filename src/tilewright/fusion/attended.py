@@ -43,6 +43,7 @@ class Attended:
     spares: bool
     nodes: tuple[str, ...]
     spared: tuple[str, ...]
+    logsum: tuple[Node, Dims] | None = None  # the logarithm of the softmax's sums, where it is wanted
 
 
 def program_of(flow: Flow, whole: Attended) -> Found | None:
@@ -71,7 +72,7 @@ def program_of(flow: Flow, whole: Attended) -> Found | None:
     domain = tuple(sizes)
     places |= {whole.keys: len(domain), whole.depth: len(domain) + 1}
     made = [
-        _operand(flow, f"x{i}", factor, (places, last))
+        operand_of(flow, f"x{i}", factor, (places, last))
         for i, (factor, last) in enumerate(
             ((whole.query, whole.depth), (whole.key, whole.depth), (whole.value, whole.column))
         )
@@ -91,17 +92,27 @@ def program_of(flow: Flow, whole: Attended) -> Found | None:
         result="v0", query=factors[0].access, key=factors[1].access, value=factors[2].access, keys=whole.keys.size,
         depth=whole.depth.size, scores=scores, operands=names, dtype=whole.node.dtype, softmax=whole.softmax,
         empty_is_zero=whole.empty_is_zero, spares=whole.spares, sink=names[-1] if whole.sink else "",
+        logsum="v1" if whole.logsum else "",
     )  # fmt: skip
+    outputs = [Output(name="v0", dtype=whole.node.dtype, shape=domain)]
+    written = [_written(out.name, lies, [a for dim in axes for a in dim])]
+    if whole.logsum:
+        node, of_rows = whole.logsum
+        outputs.append(Output(name="v1", dtype="f32", shape=(*domain[:-1], 1)))
+        written.append(_written(node.name, lies[:-1], [p.axis for dim in of_rows for p in dim]))
     program = Program(
-        domain=domain, operands=(*(f.operand for f in factors), *own), body=(item,),
-        outputs=(Output(name="v0", dtype=whole.node.dtype, shape=domain),),
-    )  # fmt: skip
-    ours = [a for dim in axes for a in dim]
-    written = Bind(node=out.name, split=tuple(a.size for a in lies), order=tuple(lies.index(a) for a in ours))
+        domain=domain, operands=(*(f.operand for f in factors), *own), body=(item,), outputs=tuple(outputs)
+    )
     copies = tuple(n for f in factors for n in f.copies if _only_here(flow, n, whole, factors))
     spared = tuple(dict.fromkeys((*whole.spared, *more[:-1], *copies)))
     nodes = tuple(dict.fromkeys((*whole.nodes, *more)))
-    return program, Match(nodes=nodes, operands=(*(f.bind for f in factors), *binds), outputs=(written,), spared=spared)
+    binds = (*(f.bind for f in factors), *binds)
+    return program, Match(nodes=nodes, operands=binds, outputs=tuple(written), spared=spared)
+
+
+def _written(name: str, lies: list[Axis], axes: list[Axis]) -> Bind:
+    """How a node of these axes is seen in a result over others in order."""
+    return Bind(node=name, split=tuple(a.size for a in lies), order=tuple(lies.index(a) for a in axes))
 
 
 def divided(whole: Attended, cut: AxisPart) -> Attended | None:
@@ -109,7 +120,8 @@ def divided(whole: Attended, cut: AxisPart) -> Attended | None:
     axis, inner = cut.axis, cut.each if cut.each > 1 else cut.size
     halves = Axis(axis.size // inner), Axis(inner)
     factors = (whole.query, whole.key, whole.value)
-    dims = [split_parts(d, axis, halves) for d in (whole.dims, *(own for _, own in factors))]
+    rows = () if whole.logsum is None else (whole.logsum[1],)
+    dims = [split_parts(d, axis, halves) for d in (whole.dims, *(own for _, own in factors), *rows)]
     at = whole.axes.index(axis) if axis in whole.axes else None
     if at is None or axis is whole.keys or any(d is None for d in dims):
         return None
@@ -144,9 +156,10 @@ def divided(whole: Attended, cut: AxisPart) -> Attended | None:
         outputs=tuple(replace(o, shape=shape(o.shape)) for o in program.outputs),
     )  # fmt: skip
     made = [d for d in dims if d is not None]
-    query, key, value = ((node, own) for (node, _), own in zip(factors, made[1:], strict=True))
+    query, key, value = ((node, own) for (node, _), own in zip(factors, made[1:4], strict=True))
+    logsum = None if whole.logsum is None else (whole.logsum[0], made[4])
     return replace(
-        whole, dims=made[0], query=query, key=key, value=value, scores=program, binds=tuple(binds),
+        whole, dims=made[0], query=query, key=key, value=value, scores=program, binds=tuple(binds), logsum=logsum,
         axes=(*whole.axes[:at], *halves, *whole.axes[at + 1 :]),
     )  # fmt: skip
 
@@ -181,16 +194,16 @@ def _read_along(flow: Flow, whole: Attended) -> list[AxisPart]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Factor:
+class AttendedFactor:
     operand: Operand
     access: Access
     bind: Bind
     copies: tuple[str, ...]
 
 
-def _operand(
+def operand_of(
     flow: Flow, name: str, factor: tuple[Node, Dims], places: tuple[dict[Axis, int], Axis]
-) -> _Factor | None:  # fmt: skip
+) -> AttendedFactor | None:  # fmt: skip
     """A factor as it is read before copies, with the axis that each row of it lies along last."""
     (at, last) = places
     node, dims, copies = before_copies(flow, *factor)
@@ -213,7 +226,7 @@ def _operand(
         order=() if lies == tuple(range(len(lies))) else lies,
     )  # fmt: skip
     bind = Bind(node=node.name, split=split, order=order)
-    return _Factor(operand=operand, access=Access(operand=name, at=tuple(positions)), bind=bind, copies=copies)
+    return AttendedFactor(operand=operand, access=Access(operand=name, at=tuple(positions)), bind=bind, copies=copies)
 
 
 def _permuted(scores: Program, whole: Attended, order: tuple[int, ...]) -> tuple[Program, tuple[Bind, ...]]:
@@ -226,7 +239,7 @@ def _permuted(scores: Program, whole: Attended, order: tuple[int, ...]) -> tuple
     return scores, tuple(binds)
 
 
-def _only_here(flow: Flow, name: str, whole: Attended, factors: list[_Factor]) -> bool:
+def _only_here(flow: Flow, name: str, whole: Attended, factors: list[AttendedFactor]) -> bool:
     """Whether nothing but this attention, or another of its copies, reads a copy."""
     inside = {*whole.nodes, *(n for f in factors for n in f.copies)}
     return name not in flow.kept and set(flow.readers[name]) <= inside

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from tilewright.facts.pattern import Match
 from tilewright.ir.contraction import Contracted, contracted
-from tilewright.ir.graph import Node
+from tilewright.ir.graph import Graph, Node
 from tilewright.ir.program import POINTWISE, Program, Statement
 
 from .attended import Attended, program_of
@@ -22,7 +22,7 @@ from .axis_parts import Dims, through_views, whole_axes
 from .direct_attention import direct, drops
 from .program import write
 from .region import Flow, GrownRegion, lay_out
-from .scores import scores_of
+from .scores import LogSum, logsum_of, scores_of
 
 Found = tuple[Program, Match]
 Unsupported = Callable[[Program], str | None]
@@ -49,6 +49,16 @@ def attentions(flow: Flow, unsupported: Unsupported) -> tuple[list[Found], dict[
     return found, left
 
 
+def written_out(graph: Graph, unsupported: Unsupported) -> tuple[Attended, ...]:
+    """The attentions that a graph has written out, of those that are supported: not those of one call."""
+    flow = Flow(graph)
+    calls = [
+        n for n in graph.nodes if n.op == "call" and n.name in flow.live and n.dtype in _TYPES and 0 not in n.shape
+    ]
+    wholes = ((whole, program_of(flow, whole)) for node in calls for whole in _wholes(flow, node))
+    return tuple(w for w, made in wholes if len(w.nodes) > 1 and made is not None and unsupported(made[0]) is None)
+
+
 def _wholes(flow: Flow, node: Node) -> Iterator[Attended]:
     """What this result of a call may be, as an attention."""
     call = flow.calls[node.origin]
@@ -71,7 +81,7 @@ def _with_weights(
 ) -> Iterator[Attended]:  # fmt: skip
     """The same where this factor of the second product is the weights."""
     root = flow.root(weights[0].name)
-    for product, inside, own in _maps(flow, root, node.name):
+    for product, inside, own, logsum in _maps(flow, root, node.name):
         region = lay_out(flow, inside, [root])
         if region is None or region.outputs != (root,):
             continue
@@ -80,7 +90,10 @@ def _with_weights(
         if seen is None or not scored:
             continue
         whole = _assembled(flow, node, (product, region, own, scored[0]), (weights[1], seen), value, result)
-        if whole is not None:
+        if whole is not None and logsum is not None and whole.softmax:
+            rows = whole_axes([_leaves(d) for d in region.dims[logsum.largest]])
+            whole = replace(whole, logsum=(flow.nodes[logsum.name], rows), nodes=(*whole.nodes, *logsum.nodes))
+        if whole is not None and (logsum is None or whole.softmax):
             yield whole
 
 
@@ -95,9 +108,11 @@ class _Product:
         self.node, self.found = node, found
 
 
-def _maps(flow: Flow, root: str, reader: str) -> Iterator[tuple[_Product, frozenset[str], frozenset[str]]]:
+def _maps(
+    flow: Flow, root: str, reader: str
+) -> Iterator[tuple[_Product, frozenset[str], frozenset[str], LogSum | None]]:
     """Each product of which a value may be made by what one kernel computes, the nodes of that, and those of them that
-    depend on the product, which nobody else may read."""
+    depend on the product, which nothing else may read but the logarithm of the sums."""
     if not flow.fusable(root) or root in flow.kept or set(flow.readers[root]) != {reader}:
         return
     seen: dict[str, None] = {}
@@ -118,12 +133,14 @@ def _maps(flow: Flow, root: str, reader: str) -> Iterator[tuple[_Product, frozen
         if found is None or found.added:
             continue
         own = _depending(flow, seen, name)
-        if root not in own or any(n in flow.kept or not set(flow.readers[n]) <= {*own, reader} for n in (name, *own)):
+        logsum = logsum_of(flow, own)
+        readers = {*own, reader, *(logsum.nodes if logsum else ())}
+        if root not in own or any(n in flow.kept or not set(flow.readers[n]) <= readers for n in (name, *own)):
             continue
-        yield _Product(flow.nodes[name], found), own | _entering(flow, own), own
+        yield _Product(flow.nodes[name], found), own | entering(flow, own), own, logsum
 
 
-def _entering(flow: Flow, own: frozenset[str]) -> frozenset[str]:
+def entering(flow: Flow, own: frozenset[str]) -> frozenset[str]:
     """What is computed beside the product and enters its map, where a kernel then reads less: masks and biases of
     positions and of smaller tensors."""
     found: set[str] = set()

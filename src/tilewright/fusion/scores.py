@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from tilewright.ir.program import Output, Program, Reduction, Statement
+from tilewright.ir.program import REDUCTIONS, Output, Program, Reduction, Statement
+
+from .region import Flow
 
 _FLOATS = ("f64", "f32", "f16", "bf16")
+_MOST_OF_LOGSUM = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,42 @@ def scores_of(weights: Program) -> Scores | None:
     given = Output(name=score, dtype=dtypes[score], shape=weights.domain)
     program = replace(weights, reduced=(), body=body, outputs=(given,))
     return Scores(program=program, softmax=True, reduced=weights.reduced[0], sink=sink)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSum:
+    """The node that is `largest` + log(sum of exp(score - largest)) of each row, of the reduction `largest`; `nodes`:
+    it, and what only leads to it."""
+
+    name: str
+    largest: str
+    nodes: tuple[str, ...]
+
+
+def logsum_of(flow: Flow, own: frozenset[str]) -> LogSum | None:
+    """The logarithm of the sums that is made beside a softmax of these nodes, for a backward pass."""
+    found: dict[str, None] = {}
+    todo = [r for n in own if flow.nodes[n].op in REDUCTIONS for r in flow.readers[n] if r not in own]
+    while todo:
+        name = todo.pop()
+        if name not in found and name not in own and flow.nodes[name].op in ("to", "log", "add"):
+            found[name] = None
+            todo += flow.readers[name] if len(found) < _MOST_OF_LOGSUM else ()
+    ends = [name for name in found if flow.nodes[name].op == "add" and flow.nodes[name].dtype == "f32"]
+    if len(ends) != 1 or flow.nodes[ends[0]].sources != flow.nodes[ends[0]].args:
+        return None
+    largest, logarithm = (_before_casts(flow, s) for s in flow.nodes[ends[0]].sources)
+    total = _before_casts(flow, flow.nodes[logarithm].sources[0]) if flow.nodes[logarithm].op == "log" else ""
+    kinds = [(flow.nodes[n].op, flow.nodes[n].item) for n in (largest, total) if n in own]
+    if kinds not in ([("max", 0), ("sum", 0)], [("softmax_stats", 0), ("softmax_stats", 1)]):
+        return None
+    return LogSum(name=ends[0], largest=largest, nodes=tuple(found))
+
+
+def _before_casts(flow: Flow, name: str) -> str:
+    while flow.nodes[name].op == "to" and flow.nodes[name].dtype in _FLOATS:
+        name = flow.nodes[name].sources[0]
+    return name
 
 
 def _results(item: object) -> tuple[str, ...]:

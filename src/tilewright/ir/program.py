@@ -244,7 +244,10 @@ class AttentionOp:
     `sink`: the last of `operands`, which the scores do not read, and which does not move along k; it is the score of
     one key more, whose value is 0. "": none.
 
-    `spares`: values where the weight is surely 0 need not be read, so that infinities there may come to nothing."""
+    `spares`: values where the weight is surely 0 need not be read, so that infinities there may come to nothing.
+
+    `logsum` names a second result, in fp32: log(sum over k of exp(score)), of which the domain's last dimension has
+    size 1; "": none."""
 
     result: str
     query: Access
@@ -259,9 +262,64 @@ class AttentionOp:
     empty_is_zero: bool = False
     spares: bool = False
     sink: str = ""
+    logsum: str = ""
 
     op = "attention"
     args = ()  # its operands are no values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionBackwardOp:
+    """Gradients of an attention over a domain (batch .., queries, columns of the value). i counts batch and queries, k
+    the `keys`, d the columns, e the `depth`; positions of accesses count as in an AttentionOp.
+
+        score[i, k] = sum over e of query * key        weight_gradient[i, k] = sum over d of upstream * value
+
+    `map` is a pointwise Program over (i, k). Its first two operands are these products, summed in fp32 at least; the
+    others are the indexed operands named in `operands`, aligned with (i, k). Its first two outputs are the weights and
+    the gradient of the score. The results are
+
+        query gradient (batch .., queries, depth)      sum over k of score gradient * key
+        key gradient   (batch .., keys, depth)         sum over queries of score gradient * query
+        value gradient (batch .., keys, columns)       sum over queries of weight * upstream
+
+    of `dtype`, then a gradient for each further output of the map. Where the Output of a result has size 1 along a
+    dimension of (i, k) that is longer, it is summed along it. `spares` as in an AttentionOp."""
+
+    results: tuple[str, ...]
+    query: Access
+    key: Access
+    value: Access
+    upstream: Access
+    keys: int
+    depth: int
+    map: Program
+    operands: tuple[str, ...]
+    dtype: str
+    spares: bool = False
+
+    op = "attention_backward"
+    args = ()  # its operands are no values
+
+    @property
+    def result(self) -> str:
+        """The first of the results."""
+        return self.results[0]
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Of the results."""
+        return (*(self.dtype,) * 3, *(o.dtype for o in self.map.outputs[2:]))
+
+    def shapes(self, domain: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """Of the results, where nothing is summed."""
+        *batch, rows, columns = domain
+        scores = (*batch, rows, self.keys)
+        factors = ((*batch, rows, self.depth), (*batch, self.keys, self.depth), (*batch, self.keys, columns))
+        return (*factors, *(scores for _ in self.map.outputs[2:]))
+
+
+Item = Statement | Load | Reduction | Scan | Contraction | AttentionOp | AttentionBackwardOp | RecurrenceOp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -284,8 +342,8 @@ class Program:
     A body with a Scan has that one alone and no Reduction; `reduced` is the Scan's dimension. One with a Contraction
     has Statements beside it, its epilogue, and Reductions of its rows, or of groups of columns: `reduced` is the last;
     of a convolution they are of its channels, of its places, or of windows of these (see `pooled`).
-    A dual GEMM is two Contractions of one left access, with Statements alone. Attention stands alone; so do
-    recurrent layers, of whose outputs only the sequence aligns with the domain.
+    A dual GEMM is two Contractions of one left access, with Statements alone. An attention, or its gradients, stand
+    alone; so do recurrent layers, of whose outputs only the sequence aligns with the domain.
 
     `open`: dimensions of the domain whose size may change from call to call, without a new kernel; the domain and the
     shapes then hold one size of many."""
@@ -293,7 +351,7 @@ class Program:
     domain: tuple[int, ...]
     reduced: tuple[int, ...] = ()
     operands: tuple[Operand, ...]
-    body: tuple[Statement | Load | Reduction | Scan | Contraction | AttentionOp | RecurrenceOp, ...]
+    body: tuple[Item, ...]
     outputs: tuple[Output, ...]
     open: tuple[int, ...] = ()
 
@@ -342,7 +400,7 @@ class Program:
 
     def _asked(self, operand: Operand) -> int:
         """Elements of an operand that are read; where Loads read them, with repetitions."""
-        if not operand.indexed or any(isinstance(i, _WHOLE) for i in self.body):
+        if not operand.indexed or multiplies(self):
             return prod(operand.shape)
         return sum(prod(self.aligned(load.result)) for load in self.loads if load.source == operand.name)
 
@@ -358,6 +416,11 @@ class Program:
         return tuple(size if d in dims else 1 for d, size in enumerate(self.domain))
 
 
+def multiplies(program: Program) -> bool:
+    """Whether a Program contracts tensors."""
+    return any(isinstance(item, _WHOLE) for item in program.body)
+
+
 def attention_in(program: Program) -> AttentionOp | None:
     """The attention that a Program is, if it is one."""
     return next((item for item in program.body if isinstance(item, AttentionOp)), None)
@@ -368,9 +431,9 @@ def recurrence_in(program: Program) -> RecurrenceOp | None:
     return next((item for item in program.body if isinstance(item, RecurrenceOp)), None)
 
 
-def stands_alone(program: Program) -> bool:
-    """Whether the Program is an operation that nothing is fused into."""
-    return any(isinstance(item, AttentionOp | RecurrenceOp) for item in program.body)
+def attention_backward_in(program: Program) -> AttentionBackwardOp | None:
+    """The gradients of an attention that a Program is, if it is one."""
+    return next((item for item in program.body if isinstance(item, AttentionBackwardOp)), None)
 
 
 def _reach(program: Program) -> dict[str, frozenset[int]]:
@@ -383,9 +446,13 @@ def _reach(program: Program) -> dict[str, frozenset[int]]:
         elif isinstance(item, Scan):
             found = frozenset({item.dim}).union(*(reach[a] for a in item.args if isinstance(a, str)))
             reach.update(dict.fromkeys(item.results, found))
+        elif isinstance(item, AttentionBackwardOp):
+            reach.update(dict.fromkeys(item.results, frozenset[int]()))
         elif isinstance(item, _WHOLE):
             names = item.results if isinstance(item, RecurrenceOp) else (item.result,)
             reach.update(dict.fromkeys(names, frozenset(d for d, size in enumerate(program.domain) if size > 1)))
+            if isinstance(item, AttentionOp) and item.logsum:
+                reach[item.logsum] = reach[item.result] - {len(program.domain) - 1}
         elif isinstance(item, Statement) and item.op == "index":
             reach[item.result] = frozenset({int(item.args[0])})
         else:
@@ -395,4 +462,4 @@ def _reach(program: Program) -> dict[str, frozenset[int]]:
 
 
 Plain = Statement | Load  # what is computed point by point
-_WHOLE = Contraction | AttentionOp | RecurrenceOp  # what reads whole operands
+_WHOLE = Contraction | AttentionOp | AttentionBackwardOp | RecurrenceOp  # what reads whole operands

@@ -13,6 +13,7 @@ from .program import (
     RANKED,
     REDUCTIONS,
     SCANS,
+    AttentionBackwardOp,
     AttentionOp,
     Contraction,
     Load,
@@ -45,9 +46,14 @@ def validate(program: Program) -> None:
             f"reduced dimensions {program.reduced} are not sorted, distinct dimensions of {program.domain}"
         )
     ranked = program.ranked
+    apart = {name for i in program.body if isinstance(i, AttentionBackwardOp) for name in i.results}
     values: tuple[Operand | Output, ...] = (
         *program.operands,
-        *(o for o in program.outputs if not o.parts and o.name not in ranked and recurrence_in(program) is None),
+        *(
+            o
+            for o in program.outputs
+            if not o.parts and o.name not in ranked and o.name not in apart and recurrence_in(program) is None
+        ),
     )
     for value in values:
         if isinstance(value, Operand) and value.indexed:
@@ -84,6 +90,13 @@ def validate(program: Program) -> None:
         if isinstance(item, AttentionOp):
             _validate_attention(item, indexed, program)
             define(item.result, item.dtype)
+            if item.logsum:
+                define(item.logsum, "f32")
+            continue
+        if isinstance(item, AttentionBackwardOp):
+            _validate_gradients(item, indexed, program)
+            for name, dtype in zip(item.results, item.dtypes, strict=True):
+                define(name, dtype)
             continue
         if isinstance(item, RecurrenceOp):
             _validate_recurrence(item, indexed, program)
@@ -193,17 +206,50 @@ def _validate_attention(item: AttentionOp, indexed: Mapping[str, Operand], progr
         read = {d for position in access.at for d, _ in position.steps}
         if access.at[-1] != Position(steps=((own, 1),)) or read & set(foreign) or operand.dtype != item.dtype:
             raise ValueError(f"{name!r}: {operand.name!r} is no factor of its products")
-    scores, rows = item.scores, (*program.domain[:-1], item.keys)
+    if len(item.scores.outputs) != 1 or (item.logsum and not item.softmax):
+        raise ValueError(f"{name!r}: an attention has one score, and sums of exponentials with a softmax alone")
+    _validate_map(name, item.scores, (*program.domain[:-1], item.keys), [indexed.get(n) for n in item.operands])
+    last = item.scores.operands[-1]
+    if item.sink and (item.sink != item.operands[-1] or last.shape[-1] > 1 or not item.softmax):
+        raise ValueError(f"{name!r}: {item.sink!r} is no sink of its scores")
+
+
+def _validate_map(name: str, scores: Program, rows: tuple[int, ...], given: Sequence[Operand | None]) -> None:
+    """Of a pointwise Program over scores whose last operands are these."""
     validate(scores)
-    if scores.domain != rows or scores.operands[0].shape != rows or [o.shape for o in scores.outputs] != [rows]:
+    products = scores.operands[: len(scores.operands) - len(given)]
+    if scores.domain != rows or {*(o.shape for o in products), *(o.shape for o in scores.outputs)} != {rows}:
         raise ValueError(f"{name!r}: its scores are not over {rows}")
     if any(not isinstance(i, Statement) or i.op == "inside" for i in scores.body):
         raise ValueError(f"{name!r}: its scores are no pointwise program")
-    given = [(indexed[n].dtype, indexed[n].shape) if n in indexed else None for n in item.operands]
-    if given != [(o.dtype, o.shape) for o in scores.operands[1:]]:
-        raise ValueError(f"{name!r}: {item.operands} are not the operands that its scores read")
-    if item.sink and (item.sink != item.operands[-1] or scores.operands[-1].shape[-1] > 1 or not item.softmax):
-        raise ValueError(f"{name!r}: {item.sink!r} is no sink of its scores")
+    read = [(o.dtype, o.shape) for o in scores.operands[len(products) :]]
+    if len(products) < 1 or read != [o and (o.dtype, o.shape) for o in given]:
+        raise ValueError(f"{name!r}: its operands are not those that its scores read")
+
+
+def _validate_gradients(item: AttentionBackwardOp, indexed: Mapping[str, Operand], program: Program) -> None:
+    name, whole = item.results[0], (*program.domain, item.keys, item.depth)
+    row, column, key, depth = range(len(program.domain) - 2, len(whole))
+    if len(program.body) > 1 or program.reduced or len(program.domain) < 2:
+        raise ValueError(f"{name!r}: gradients of an attention stand alone")
+    for access, own, foreign in (
+        (item.query, depth, (column, key)), (item.key, depth, (row, column)), (item.value, column, (row, depth)),
+        (item.upstream, column, (key, depth)),
+    ):  # fmt: skip
+        if access.operand not in indexed:
+            raise ValueError(f"{name!r}: {access.operand!r} is no indexed operand")
+        operand = indexed[access.operand]
+        _validate_access(access, operand, whole, indexed)
+        read = {d for position in access.at for d, _ in position.steps}
+        if access.at[-1] != Position(steps=((own, 1),)) or read & set(foreign) or operand.dtype != item.dtype:
+            raise ValueError(f"{name!r}: {operand.name!r} is no factor of its products")
+    _validate_map(name, item.map, (*program.domain[:-1], item.keys), [indexed.get(n) for n in item.operands])
+    shapes = dict(zip(item.results, item.shapes(program.domain), strict=True))
+    for output in program.outputs:
+        full = shapes.get(output.name, ())
+        fits = len(full) == len(output.shape) and all(n in (1, m) for n, m in zip(output.shape, full, strict=True))
+        if not fits or (output.name in item.results[:3] and output.shape[-2:] != full[-2:]):
+            raise ValueError(f"{output.name!r}: {output.shape} is no gradient over {full}")
 
 
 def _validate_recurrence(item: RecurrenceOp, indexed: Mapping[str, Operand], program: Program) -> None:

@@ -61,7 +61,7 @@ def _with_softplus(program: Program) -> Program:
         if len(chain) == 3:
             gone |= {s.result for s in chain[1:]}
             item = replace(chain[0], op="tanh_of_softplus", args=chain[2].args)
-        body.append(item)
+        body.append(item)  # type: ignore[arg-type]
     left = (i for i in body if not (isinstance(i, Statement) and i.result in gone))
     return replace(program, body=tuple(left))
 
@@ -98,7 +98,7 @@ def _with_approximated(program: Program, ops: tuple[str, ...], exact: set[str]) 
             return replace(item, op=f"approx_{item.op}")
         return item
 
-    return replace(program, body=tuple(approximated(item) for item in program.body))
+    return replace(program, body=tuple(approximated(item) for item in program.body))  # type: ignore[arg-type]
 
 
 def _compared_in_32_bits(program: Program) -> Program:
@@ -117,7 +117,7 @@ def _compared_in_32_bits(program: Program) -> Program:
         position = next((a for a in names if a in dims and a not in rows), None)
         other = next((a for a in names if a in rows and dtypes.get(a) == "i64"), None)
         if not isinstance(item, Statement) or position is None or other is None:
-            body.append(item)
+            body.append(item)  # type: ignore[arg-type]
             continue
         dim = dims[position]
         here, there = f"{position}_i32", f"{other}_along_{dim}"
@@ -138,7 +138,7 @@ def _divided_once(program: Program, exact: set[str]) -> Program:
     body: list[Item] = []
     for item in program.body:
         if not isinstance(item, Statement) or item.op != "div" or item.dtype not in _FLOATS:
-            body.append(item)
+            body.append(item)  # type: ignore[arg-type]
             continue
         above, below = item.args
         if not isinstance(below, str) or below not in rows or item.result in rows or not isinstance(above, str):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ..facts.pattern import Choice, Match, Pattern
 from ..ir.graph import Graph, Node, Ref, Struct, refs
-from ..ir.program import attention_in
+from ..ir.program import attention_backward_in, attention_in
 from ..judge.candidate_process.load import last_line
 from ..judge.check import metric
 from ..judge.reference_process.widened import Widened
@@ -150,6 +150,9 @@ def _terms(plan: Unsearched, choice: Choice) -> int:
     sums = [prod(product.over) for product in program.products]
     whole = attention_in(program)
     sums += [whole.keys, whole.depth] if whole is not None else []
+    backward = attention_backward_in(program)
+    if backward is not None:
+        sums += [backward.keys, backward.depth, prod(program.domain[:-1])]
     return max(program.inner_size, *sums, 1)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from ..facts.run import Matched
 from ..facts.segment import Segment
 from ..facts.space import Space
-from ..fusion import match_segments, unmade_products
+from ..fusion import has_attention_gradients, match_segments, unmade_products, written_out
 from ..ir.graph import Graph
 from ..ir.program import Program
 
@@ -22,7 +22,7 @@ def match_training(
     first_segment: int, case: int, allow_tf32: bool = False,
 ) -> Matched:  # fmt: skip
     """The segments of a training graph and the patterns in them. `loose` as for `match`."""
-    from ..frontend.autodiff import segments, with_depthwise  # imports torch, which a user's mistake needn't wait for
+    from ..frontend.autodiff import with_depthwise  # imports torch, which a user's mistake needn't wait for
     from ..frontend.prune import early
 
     def rewritten(graph: Graph) -> Graph:
@@ -32,9 +32,29 @@ def match_training(
     but = (
         unmade_products(known, unsupported=unsupported, allow_tf32=allow_tf32) if PRODUCTS else ()
     )  # autograd's own stay so
-    cut = [_with(s, rewritten) for s in segments(graph, first_id=first_segment, products=PRODUCTS, but=but)]
+    cut = [_with(s, rewritten) for s in _cut(graph, first_segment, but, unsupported)]
     return match_segments(graph, cut, unsupported=unsupported, space=space, first_id=first_id, case=case,
                           allow_tf32=allow_tf32)  # fmt: skip
+
+
+def _cut(
+    graph: Graph, first_id: int, but: Collection[str], unsupported: Callable[[Program], str | None]
+) -> tuple[Segment, ...]:  # fmt: skip
+    """The segments, among them each attention whose gradients can be realised without its scores in memory."""
+    from ..frontend.autodiff import AttentionNodes, segments
+
+    found = [
+        AttentionNodes(
+            product=w.nodes[0], result=w.node.name, inside=frozenset(w.nodes), own=frozenset((*w.spared, w.node.name))
+        )
+        for w in written_out(graph, unsupported)
+    ]
+    while True:
+        cut = segments(graph, first_id=first_id, products=PRODUCTS, but=but, attended=found)
+        made = {s.outputs[0] for s in cut if has_attention_gradients(s.backward, unsupported=unsupported)}
+        if all(a.result in made for a in found):
+            return cut
+        found = [a for a in found if a.result in made]
 
 
 def _with(segment: Segment, rewrite: Callable[[Graph], Graph]) -> Segment:

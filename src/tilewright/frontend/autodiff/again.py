@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilewright.ir.contraction import contracted
 from tilewright.ir.graph import VIEWS, Graph, Node
 from tilewright.ir.program import REDUCTIONS, SCANS
 
 from ..lowering.lower import Expr
+from .attended import Softmax
 from .tape import Tape
 
 # What gives the same bits wherever it is computed again, if its arguments have them.
@@ -22,14 +24,17 @@ _EXACT = frozenset(
 
 class Again:
     """Values of `forward` on a tape. `saved`: those that the forward pass keeps; `made`: nodes that it must have
-    besides, to save them."""
+    besides, to save them. Of an attention, `product` is computed again, and the weights are, from what is saved of
+    the `softmax`."""
 
-    def __init__(self, forward: Graph, tape: Tape) -> None:
+    def __init__(self, forward: Graph, tape: Tape, *, product: str = "", softmax: Softmax | None = None) -> None:
         self.forward, self.tape = forward, tape
         self.nodes = {n.name: n for n in forward.nodes}
         self.saved: dict[str, None] = {}
         self.made: dict[str, Node] = {}
-        self._kept = _kept_results(forward, self.nodes)
+        self.calls = {c.name: c for c in forward.calls}
+        self.softmax = softmax
+        self._kept = _kept_results(forward, self.nodes) - {product}
         self._values: dict[str, Expr] = {}
 
     def value(self, name: str) -> Expr:
@@ -37,8 +42,7 @@ class Again:
         todo = [name]
         while todo:
             node = self.nodes[todo[-1]]
-            read = () if node.name in self._kept or node.op == "input" else node.sources
-            missing = [s for s in read if s not in self._values]
+            missing = [s for s in self._read(node) if s not in self._values]
             todo += missing
             if not missing:
                 self._values.setdefault(node.name, self._computed(node))
@@ -49,12 +53,23 @@ class Again:
         """The same in the dtype in which gradients are computed."""
         return self.value(name).wide()
 
+    def _read(self, node: Node) -> tuple[str, ...]:
+        if node.name in self._kept or node.op == "input":
+            return ()
+        if self.softmax is not None and node.name == self.softmax.weights:
+            return self.softmax.score, self.softmax.logsum
+        return self.calls[node.origin].sources if node.op == "call" else node.sources
+
     def _computed(self, node: Node) -> Expr:
         if node.name in self._kept:
             self.saved[node.name] = None
             return self.tape.add(Node(name=node.name, op="input", shape=node.shape, dtype=node.dtype, order=node.order))
         if node.op == "input":
             return self.tape.add(node)
+        if node.op == "call":
+            return _multiplied(self, node)
+        if self.softmax is not None and node.name == self.softmax.weights:
+            return _weights(self, node, self.softmax)
         return self.tape.pure(node.renamed({s: self._values[s].node.name for s in node.sources}))
 
     def other_result(self, node: Node, item: int) -> Expr:
@@ -88,6 +103,24 @@ class Again:
         """The node of this name, if it is one of this operation."""
         node = self.nodes.get(name) if isinstance(name, str) else None
         return node if node is not None and node.op == op else None
+
+
+def _multiplied(again: Again, node: Node) -> Expr:
+    found = contracted(again.calls[node.origin], again.nodes)
+    assert found is not None
+    letters, (left, right) = found.letters, (again.value(x.name) for x in (found.left, found.right))
+    equation = f"{letters.left},{letters.right}->{letters.result}"
+    made = again.tape.contract(equation, left, right, shape=node.shape)
+    return made if found.alpha == 1 else made * found.alpha
+
+
+def _weights(again: Again, node: Node, softmax: Softmax) -> Expr:
+    logsum = again.value(softmax.logsum).reshape(_one_along(node.shape, softmax.dim))
+    return (again.wide(softmax.score) - logsum).do("exp").to(node.dtype)
+
+
+def _one_along(shape: tuple[int, ...], dim: int) -> tuple[int, ...]:
+    return (*shape[:dim], 1, *shape[dim + 1 :])
 
 
 def _kept_results(forward: Graph, nodes: dict[str, Node]) -> set[str]:

@@ -14,6 +14,7 @@ from tilewright.ir.program import POINTWISE, REDUCTIONS, SCANS
 
 from ..lowering.lower import FLOATS, Expr, wide
 from .again import Again
+from .attended import AttentionNodes, Softmax, softmax_of, views_between
 from .convolutions import convolution_shares
 from .rules import RULES, Operand, Use
 from .tape import Tape, padded, summed_to
@@ -50,9 +51,10 @@ class Derived:
     made: tuple[Node, ...]
 
 
-def derived(forward: Graph, wanted: Collection[str], *, prefix: str) -> Derived:
-    """The backward graph of `forward`, whose nodes in `wanted` lead to gradients that are asked for."""
-    return _Reverse(forward, frozenset(wanted), prefix).finish()
+def derived(forward: Graph, wanted: Collection[str], *, prefix: str, whole: AttentionNodes | None = None) -> Derived:
+    """The backward graph of `forward`, whose nodes in `wanted` lead to gradients that are asked for. `whole`: the
+    attention that it is, whose scores are computed again; a softmax of them has its `logsum_nodes` in the graph."""
+    return _Reverse(forward, frozenset(wanted), prefix, whole).finish()
 
 
 @dataclass(slots=True)
@@ -64,12 +66,16 @@ class _Collected:
 
 
 class _Reverse:
-    def __init__(self, forward: Graph, wanted: frozenset[str], prefix: str) -> None:
+    def __init__(self, forward: Graph, wanted: frozenset[str], prefix: str, whole: AttentionNodes | None) -> None:
         self.forward, self.wanted = forward, wanted
         self.prefix = prefix
         self.calls = {c.name: c for c in forward.calls}
         self.tape = Tape(prefix)
-        self.again = Again(forward, self.tape)
+        given = {n.name: n for n in forward.nodes}
+        self.whole, self.softmax = whole, None if whole is None else softmax_of(whole, given, self.calls)
+        self.again = Again(forward, self.tape, product=whole.product if whole else "", softmax=self.softmax)
+        if self.softmax is not None:
+            self.again.keep(given[self.softmax.logsum])
         self.nodes = self.again.nodes
         self.collected: dict[str, _Collected] = {}
         self.results: dict[str, Expr] = {}
@@ -149,6 +155,8 @@ class _Reverse:
             back = self.tape.scan("cumsum", g.expand(node.shape), dim=node.dims[0], reverse=not reverse,
                                   exclusive=bool(exclusive))  # fmt: skip
             self._give(node.sources[0], back, among=node.shape)
+        elif self.softmax is not None and node.name == self.softmax.weights:
+            self._give(self.softmax.score, _through_softmax(self, self.softmax, g), among=node.shape)
         elif node.op in POINTWISE:
             self._through_point(node, g)
         elif node.op == "call":
@@ -258,6 +266,30 @@ class _Reverse:
         best = self.again.wide(source.name).do("eq", self.again.wide(node.name).reshape(kept))
         count = best.where(1.0, 0.0).to(g.dtype).reduce("sum", node.dims).reshape(kept)
         return best.where(g / count, 0.0)
+
+
+def _through_softmax(reverse: _Reverse, softmax: Softmax, g: Expr) -> Expr:
+    """The gradient of an attention's scores. What the weights' gradient sums up to, weighed, is the result's with the
+    result."""
+    assert reverse.whole is not None
+    nodes, result = reverse.nodes, reverse.nodes[reverse.whole.result]
+    upstream, found = reverse._gradient(result), contracted(reverse.calls[result.origin], nodes)
+    assert upstream is not None and found is not None
+    letters = found.letters
+    weights = letters.left if found.left.name == softmax.factor else letters.right
+    rows = [c for c in letters.result if c in weights]
+    upstream = upstream.to(result.dtype).to(upstream.dtype).expand(result.shape)
+    columns = [d for d, c in enumerate(letters.result) if c not in weights]
+    total = (upstream * reverse.again.wide(result.name)).reduce("sum", columns)
+    total = total.permute([rows.index(c) for c in weights if c in rows])
+    sizes = zip(weights, nodes[softmax.factor].shape, strict=True)
+    total = total.reshape([n if c in rows else 1 for c, n in sizes])
+    for view in reversed(views_between(softmax, nodes)):
+        if view.op == "permute":
+            total = total.permute([view.dims.index(d) for d in range(len(view.dims))])
+        else:
+            total = total.reshape((*nodes[view.sources[0]].shape[:-1], 1))
+    return reverse.again.wide(softmax.weights) * (g - total)
 
 
 def _live(tape: Tape, names: list[str]) -> set[str]:

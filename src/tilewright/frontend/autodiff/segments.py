@@ -4,12 +4,12 @@ What lies behind the same number of operators left to torch, counted along the l
 out of it and back into it, since every such way passes one operator more. A product of matrices counts as such an
 operator, and can be the first of what lies behind it: then what reads it is computed on its way out, what makes the
 gradient of its result sums that for the bias, too, and gradients of what several products read are added up on the way
-out of the last. Its derivative is two products more, and kernels may do all three.
+out of the last. Its derivative is two products more, and kernels may do all three. An attention is a segment by itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 
 from tilewright.facts.segment import Segment
@@ -19,6 +19,7 @@ from tilewright.ir.graph import SOURCES, VIEWS, Call, Graph, Node, Ref, Struct
 from tilewright.ir.program import DTYPE_BYTES, POINTWISE, REDUCTIONS, SCANS
 
 from ..lowering.lower import FLOATS
+from .attended import AttentionNodes, differentiable, logsum_nodes, softmax_of
 from .convolutions import leads_through_convolution
 from .reverse import derived, has_rule, leads_through
 
@@ -26,25 +27,31 @@ _MOVES = VIEWS | {"slice", "index"}  # made by whoever reads them
 
 
 def segments(
-    graph: Graph, *, first_id: int = 0, products: bool = False, but: Collection[str] = ()
+    graph: Graph, *, first_id: int = 0, products: bool = False, but: Collection[str] = (),
+    attended: Sequence[AttentionNodes] = (),
 ) -> tuple[Segment, ...]:  # fmt: skip
     """The segments of a graph whose `wanted` says which gradients are asked for: of what is neither a product nor left
     to torch in the graph's order, with the products, if they are asked for, that it reads; then the other products,
-    those of one operand together. `but`: results of products that stay torch's."""
-    cut = _Cut(graph, but)
-    parts = _joined(cut) if products else _layers(cut)
-    found = [_segment(cut, f"segment_{first_id + i}", inside) for i, inside in enumerate(parts)]
+    those of one operand together. `but`: results of products that stay torch's. Each of the `attended` is a segment by
+    itself where its derivative is known."""
+    cut = _Cut(graph, but, attended)
+    parts: list[tuple[Collection[str], AttentionNodes | None]] = [(a.inside, a) for a in cut.attended]
+    parts += [(inside, None) for inside in (_joined(cut) if products else _layers(cut))]
+    found = [_segment(cut, f"segment_{first_id + i}", *part) for i, part in enumerate(parts)]
     return tuple(s for s in found if s is not None)
 
 
 class _Cut:
     """Which nodes of a training graph are computed here, how deep each lies, and who reads it."""
 
-    def __init__(self, graph: Graph, but: Collection[str]) -> None:
-        self.graph, self.but = graph, but
+    def __init__(self, graph: Graph, but: Collection[str], attended: Sequence[AttentionNodes]) -> None:
+        self.graph = graph
         self.nodes = {n.name: n for n in graph.nodes}
         self.calls = {c.name: c for c in graph.calls}
         self.wanted = self._wanted()
+        self.attended = tuple(a for a in attended if _is_led(self, a))
+        self.apart = {name: a for a in self.attended for name in a.own}  # the attention that a node is a part of
+        self.but = {*but, *self.apart}
         self.ours = self._ours()
         self.depth = self._depth()
         self.readers = self._readers()
@@ -100,7 +107,8 @@ class _Cut:
         return known and (not led or has_rule(node))
 
     def computes(self, node: Node) -> bool:
-        return node.op not in SOURCES and node.op not in _MOVES and node.origin in self.ours
+        ours = node.op not in SOURCES and node.op not in _MOVES and node.origin in self.ours
+        return ours and node.name not in self.apart
 
     def _readers(self) -> dict[str, list[str]]:
         """By value: those computed here that read it, or views or parts of it."""
@@ -119,6 +127,11 @@ class _Cut:
             if call is None:
                 depth[node.name] = 0
                 continue
+            if node.name in self.apart:
+                whole = self.apart[node.name]  # what it reads may come behind its other parts
+                read = _read_by(self, whole) if node.name == whole.result else ()
+                depth[node.name] = 1 + max((depth[name] for name in read), default=0)
+                continue
             if call.name not in reached:
                 reached[call.name] = self._behind(call, depth) + (call.name not in self.ours)
             own = max((depth[s] for s in node.sources), default=0) if node.op in _MOVES else reached[call.name]
@@ -134,6 +147,22 @@ class _Cut:
         while self.nodes[name].op in VIEWS or self.nodes[name].op == "slice":
             name = self.nodes[name].sources[0]
         return name
+
+
+def _is_led(cut: _Cut, whole: AttentionNodes) -> bool:
+    """Whether gradients are led through both factors of the weights' product, and can be."""
+    found = contracted(cut.calls[cut.nodes[whole.result].origin], cut.nodes)
+    led = found is not None and {found.left.name, found.right.name} <= cut.wanted
+    return led and differentiable(whole, cut.nodes, cut.calls)
+
+
+def _read_by(cut: _Cut, whole: AttentionNodes) -> set[str]:
+    """What is read from outside for an attention, which is as one operator of torch."""
+    found: set[str] = set()
+    for name in whole.inside:
+        node = cut.nodes[name]
+        found |= {*(cut.calls[node.origin].sources if node.op == "call" else node.sources)}
+    return {name for name in found if cut.root(name) not in whole.inside}
 
 
 def _layers(cut: _Cut) -> list[set[str]]:
@@ -164,8 +193,8 @@ def _joined(cut: _Cut) -> list[set[str]]:
     return [part for part in parts if part]
 
 
-def _segment(cut: _Cut, id: str, inside: Collection[str]) -> Segment | None:
-    outputs = _outputs(cut, inside)
+def _segment(cut: _Cut, id: str, inside: Collection[str], whole: AttentionNodes | None) -> Segment | None:
+    outputs = _outputs(cut, inside) if whole is None else [whole.result]
     body = _body(cut, inside, outputs)
     inputs = [name for name in body if name not in inside and cut.nodes[name].op not in _MOVES]
     graded = [o for o in outputs if o in cut.wanted]
@@ -174,7 +203,10 @@ def _segment(cut: _Cut, id: str, inside: Collection[str]) -> Segment | None:
     calls = tuple(c.name for c in cut.graph.calls if any(n.origin == c.name for n in map(cut.nodes.get, body) if n))
     ordered = [n for n in cut.graph.nodes if n.name in body]
     forward = _graph(cut, ordered, inputs, outputs)
-    found = derived(forward, cut.wanted & set(body), prefix=f"{id.replace('segment_', 's')}_")
+    if whole is not None:
+        forward = replace(forward, nodes=(*forward.nodes, *_logsum(forward, whole)))
+    prefix = f"{id.replace('segment_', 's')}_"
+    found = derived(forward, cut.wanted & set(body), prefix=prefix, whole=whole)
     results = tuple(dict.fromkeys((*outputs, *found.saved)))
     forward = replace(forward, nodes=(*forward.nodes, *found.made), outputs=results)
     forward = replace(forward, result=_tuple(forward.outputs))
@@ -186,6 +218,12 @@ def _segment(cut: _Cut, id: str, inside: Collection[str]) -> Segment | None:
     )  # fmt: skip
 
 
+def _logsum(forward: Graph, whole: AttentionNodes) -> tuple[Node, ...]:
+    nodes = {n.name: n for n in forward.nodes}
+    softmax = softmax_of(whole, nodes, {c.name: c for c in forward.calls})
+    return () if softmax is None else logsum_nodes(softmax, nodes)
+
+
 def _outputs(cut: _Cut, inside: Collection[str]) -> list[str]:
     """What others need of these values; they make views of them themselves."""
     asked = [*cut.graph.outputs, *(u.value for u in cut.graph.updates)]
@@ -195,6 +233,8 @@ def _outputs(cut: _Cut, inside: Collection[str]) -> list[str]:
     for node in cut.graph.nodes:
         if cut.computes(node) and node.name not in inside:
             asked += node.sources
+    for whole in cut.attended:
+        asked += () if whole.inside is inside else _read_by(cut, whole)
     roots = {cut.root(name) for name in asked}
     return [n.name for n in cut.graph.nodes if n.name in roots and n.name in inside]
 

@@ -228,6 +228,7 @@ struct Attention {
   Strided<P::Value::RANK> value;
   Strided<P::RANK> operands[P::OPERANDS > 0 ? P::OPERANDS : 1];
   char* out;
+  char* logsum;  // log(sum of exp(score)) of each row, where the program wants it
 
   static constexpr int64_t BLOCKS = (P::ROWS + QUERIES - 1) / QUERIES;
 
@@ -292,6 +293,7 @@ struct Attention {
       for (int j = 0; j < QV; ++j) room.results[c][j] *= by[j];
     }
     write(room, index, first, queries);
+    if constexpr (P::LOGSUM) write_logsum(index, first, top, total);
   }
 
   // Tiles of operands that lie along keys, so that lanes are neighbours.
@@ -359,6 +361,20 @@ struct Attention {
     }
   }
 
+  TW_INLINE void write_logsum(const int64_t* index, int64_t first, const F32* top, const F32* total) const {
+    int64_t start = 0, step = 1, row = 0;
+    for (int d = P::RANK - 2; d >= 0; --d) {
+      if (d == P::ROW) row = step;
+      start += index[d] * step;
+      step *= P::DOMAIN[d];
+    }
+    float* to = reinterpret_cast<float*>(logsum) + start + first * row;
+    for (int j = 0; j < QV; ++j) {
+      const F32 made = top[j] + log(total[j]);
+      for (int lane = 0; lane < LANES && first + j * LANES + lane < P::ROWS; ++lane) to[(j * LANES + lane) * row] = made[lane];
+    }
+  }
+
   TW_INLINE void write(Room& room, const int64_t* index, int64_t first, int queries) const {
     using T = typename P::Element;
     int64_t start = 0, step = 1, row = 0;
@@ -401,7 +417,7 @@ bool strided(Strided<RANK>& made, const TVMFFIAny* values, int argument, int cod
 
 template <class P>
 int attend(const TVMFFIAny* values, int32_t count, TVMFFIAny* result) {
-  constexpr int TENSORS = 3 + P::OPERANDS + 1;
+  constexpr int TENSORS = 3 + P::OPERANDS + 1 + P::LOGSUM;
   if (count != TENSORS + 2) return refuse("TypeError", count, "wrong number of arguments");
   Attention<P> whole;
   if (!strided(whole.query, values, 0, P::CODE, sizeof(typename P::Element), P::Query::SHAPE)) return -1;
@@ -413,6 +429,13 @@ int attend(const TVMFFIAny* values, int32_t count, TVMFFIAny* result) {
   Strided<P::RANK> out;
   if (!strided(out, values, 3 + P::OPERANDS, P::CODE, sizeof(typename P::Element), P::DOMAIN)) return -1;
   whole.out = out.base;
+  if constexpr (P::LOGSUM) {
+    int64_t sizes[P::RANK];
+    std::copy(P::DOMAIN, P::DOMAIN + P::RANK, sizes);
+    sizes[P::RANK - 1] = 1;
+    if (!strided(out, values, TENSORS - 1, kDLFloat, sizeof(float), sizes)) return -1;
+    whole.logsum = out.base;
+  }
   int64_t units = Attention<P>::BLOCKS;
   for (int d = 0; d < P::RANK - 1; ++d) units *= d == P::ROW ? 1 : P::DOMAIN[d];
   const int threads = static_cast<int>(std::min<int64_t>(values[TENSORS].v_int64, units));

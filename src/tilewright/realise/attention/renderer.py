@@ -96,15 +96,18 @@ def render(program: Program, name: str, point: Point, device: Device) -> tuple[S
             more += f"\n    {name_of_map}={name_of_map},"
     more += "\n    softmax=False," * (not item.softmax) + "\n    empty_is_zero=True," * item.empty_is_zero
     more += f"\n    sink={item.sink!r}," if item.sink else ""
+    more += "\n    sums=True," * bool(item.logsum)
     named = {o.name: o for o in program.operands}
     others = [named[n] for n in item.operands]
-    (output,) = program.outputs
+    output = program.outputs[0]
+    written = ((output.shape, output.dtype), *(((output.shape[:-1]), o.dtype) for o in program.outputs[1:]))
     text = _TEXT.format(
         name=name, domain=program.domain, keys=item.keys, functions=functions + "\n" * bool(functions),
         shape=repr(_shape(program)), factors=tensors(list(map(_plain, program.operands[:3]))),
         operands=tensors(list(map(_plain, others))), output=tensors([output]).strip(), scale=maps.scale, more=more,
-        knobs=repr(dict(point)), reads=", ".join(o.name for o in program.operands), writes=output.name,
-        outputs=repr(((output.shape, output.dtype),)), arity=len(program.operands),
+        knobs=repr(dict(point)), reads=", ".join(o.name for o in program.operands),
+        writes=", ".join(o.name for o in program.outputs),
+        outputs=repr(written), arity=len(program.operands),
     )  # fmt: skip
     return (SourceFile(path=f"{name}.py", text=text),)
 
@@ -126,9 +129,10 @@ def _shape(program: Program) -> AttentionShape:
 
 
 def _kernel(program: Program) -> str:
-    """The name in `table.UNPROVEN`: sinks, and weights without softmax in fp32, are more than GPUs have run."""
+    """The name in `table.UNPROVEN`: sinks, logarithms of sums, and weights without softmax in fp32, are more than GPUs
+    have run."""
     item = attention_of(program)
-    return VARIANTS if item.sink or (item.dtype == "f32" and not item.softmax) else PLAIN
+    return VARIANTS if item.sink or item.logsum or (item.dtype == "f32" and not item.softmax) else PLAIN
 
 
 def _unsupported(program: Program, shape: AttentionShape, device: Device) -> str | None:

@@ -23,13 +23,13 @@ def shape_of(program: Program) -> AttentionShape | None:
     item = attention_of(program)
     named = {o.name: o for o in program.operands}
     row = row_of(program)
-    layers = [
-        _layers(named[access.operand], access, at)
+    read = [
+        layers(named[access.operand], access, at)
         for access, at in ((item.query, row), (item.key, len(program.domain)), (item.value, len(program.domain)))
     ]
-    if any(x is None for x in layers):
+    if any(x is None for x in read):
         return None
-    query, key, value = (x for x in layers if x is not None)
+    query, key, value = (x for x in read if x is not None)
     if key.at is None or value.at is None or (query.at is None and program.domain[row] > 1):
         return None
     if any(step.dim == row for x in (key, value) for step in x.batch):
@@ -63,7 +63,9 @@ def row_of(program: Program) -> int:
     return max((d for d in outer if program.domain[d] == 1), default=0)
 
 
-def _layers(operand: Operand, access: Access, rows: int) -> Layers | None:
+def layers(operand: Operand, access: Access, rows: int) -> Layers | None:
+    """How a factor is read whose rows are along dimension `rows`; None where it is not row by row of layers."""
+    """How a factor is read whose rows are along dimension `rows`; None where it is not row by row of layers."""
     batch: list[BatchStep] = []
     at: int | None = None
     for place, (position, size) in enumerate(zip(access.at[:-1], operand.shape[:-1], strict=True)):
@@ -98,7 +100,7 @@ def scores_of(program: Program) -> ScoreMaps:
     """The maps of the scores."""
     item, row = attention_of(program), row_of(program)
     names = dict(zip((o.name for o in item.scores.operands), ("score", *item.operands), strict=True))
-    whole = _short(_renamed(item.scores, names))
+    whole = short(renamed(item.scores, names))
     scale = 1.0
     if item.softmax:
         scale, whole = scaled(whole, row)
@@ -106,7 +108,7 @@ def scores_of(program: Program) -> ScoreMaps:
     return ScoreMaps(scale=scale, whole=whole, inner=seen.inner, clear=seen.clear, kept=kept(whole, seen))
 
 
-def _renamed(program: Program, names: dict[str, str]) -> Program:
+def renamed(program: Program, names: dict[str, str]) -> Program:
     """With other names of operands, and of results that no operand has."""
     items = [i for i in program.body if isinstance(i, Statement)]
     every = names | {i.result: f"s{n}" for n, i in enumerate(items)}
@@ -119,7 +121,7 @@ def _renamed(program: Program, names: dict[str, str]) -> Program:
     return replace(program, operands=operands, body=body, outputs=outputs)
 
 
-def _short(scores: Program) -> Program:
+def short(scores: Program) -> Program:
     """Positions in 32 bits, where nothing but sums and comparisons is made of them: 64 would halve the lanes."""
     whole = [i for i in scores.body if isinstance(i, Statement) and i.dtype == "i64"]
     small = all(i.op in _SHORT and all(isinstance(a, str) or abs(a) < 1 << 30 for a in i.args) for i in whole)

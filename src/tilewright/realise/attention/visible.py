@@ -279,3 +279,17 @@ def _meet(one: Diagonals, other: Diagonals) -> Diagonals:
     lows = [x for x in (one[0], other[0]) if x is not None]
     highs = [x for x in (one[1], other[1]) if x is not None]
     return max(lows, default=None), min(highs, default=None)
+
+
+def settled(program: Program, row: int, diagonals: Diagonals) -> Program:
+    """The Program where all positions are on these diagonals: what conditions on positions choose there is chosen."""
+    made = {item.result: item for item in program.body if isinstance(item, Statement)}
+    lines = _lines(made, row, len(program.domain) - 1)
+    gone: dict[str, str] = {}
+    for item in made.values():
+        if item.op == "where":
+            sides = zip(_truth(made, lines, str(item.args[0])), item.args[1:], strict=True)
+            chosen = [arg for found, arg in sides if found is not None and _meet(found, diagonals) == diagonals]
+            if chosen and isinstance(chosen[0], str):
+                gone[item.result] = chosen[0]
+    return without(program, gone)

@@ -9,7 +9,7 @@ from ...facts.device import Device
 from ...facts.problem import Target
 from ...facts.space import Knob, Point, Space, point
 from ...ir.partial import adding_up, in_parts, usual_parts
-from ...ir.program import DTYPE_BYTES, RANKED, Program, Reduction, stands_alone
+from ...ir.program import DTYPE_BYTES, RANKED, Program, Reduction, multiplies
 from ..float8 import computes_in_float8
 from ..realiser import Fit, Refused, copied, refused
 from .declared import open_dimensions, vector_dimension, why_not_open
@@ -30,7 +30,7 @@ _LARGE_BYTES = 32 << 20  # outputs beyond a last-level cache, where going past i
 
 def fits(program: Program, device: Device) -> Fit | Refused:
     """See `realiser`."""
-    if program.product or stands_alone(program):
+    if multiplies(program):
         return Refused("products of matrices", foreign=True)
     reason = _unsupported(program)
     return refused(reason, open=() if reason or program.sums else open_dimensions(program))

@@ -9,7 +9,7 @@ from ...facts.device import Device
 from ...facts.problem import Target
 from ...facts.space import Knob, Point, Space, point
 from ...ir.partial import adding_up, in_parts, usual_parts
-from ...ir.program import DTYPE_BYTES, RANKED, Operand, Program, Reduction, Statement, stands_alone
+from ...ir.program import DTYPE_BYTES, RANKED, Operand, Program, Reduction, Statement, multiplies
 from ...ir.schedule import schedule
 from ..float8 import computes_in_float8
 from ..realiser import Fit, Refused, carried, refused
@@ -40,7 +40,7 @@ SKELETONS = ("", "cuda", "cuda/common", "cuda/rows")  # folders of `kernels` fro
 
 def fits(program: Program, device: Device) -> Fit | Refused:
     """See `realiser`."""
-    if program.product or stands_alone(program):
+    if multiplies(program):
         return Refused("products of matrices", foreign=True)
     return refused(_unsupported(program, device), open=() if dynamic_rows(program) is None else (0,))
 

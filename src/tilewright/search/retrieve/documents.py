@@ -20,7 +20,10 @@ from .rules import rules
 
 _TAGS = ("architectures", "operations", "dtypes")
 # Of skeletons for tensor cores.
-_OPERATIONS = {"cuda/gemm": ("product",), "cuda/conv": ("convolution",), "cuda/attention": ("attention",)}
+_OPERATIONS = {
+    "cuda/gemm": ("product",), "cuda/conv": ("convolution",), "cuda/attention": ("attention",),
+    "cuda/attention_backward": ("attention_backward",),
+}  # fmt: skip
 _ARCHITECTURES = {**ARCHITECTURES, **dict.fromkeys(_OPERATIONS, (DEVICES["h200"].architecture,))}
 
 

@@ -1,0 +1,1 @@
+"""Gradients of attention on Hopper: scores are made again from their factors, by wgmma."""
