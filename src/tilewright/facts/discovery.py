@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from ..ir.alone import attention_backward_in, attention_in, recurrence_in
 from ..ir.graph import Graph
-from ..ir.program import attention_backward_in, attention_in, recurrence_in
 from .machine import Machine
 from .pattern import Pattern
 from .problem import Target, Work

@@ -10,9 +10,10 @@ from tilewright.facts.pattern import Match, Pattern
 from tilewright.facts.run import Matched
 from tilewright.facts.segment import Segment
 from tilewright.facts.space import Space
+from tilewright.ir.alone import attention_backward_in, attention_in, recurrence_in
 from tilewright.ir.graph import VIEWS, Call, Graph, Node
 from tilewright.ir.matrices import matrices_of
-from tilewright.ir.program import SCANS, Program, attention_backward_in, attention_in, recurrence_in
+from tilewright.ir.program import SCANS, Program
 
 from .attention import attentions, written_out
 from .attention_backward import attention_gradients

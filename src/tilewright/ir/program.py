@@ -421,21 +421,6 @@ def multiplies(program: Program) -> bool:
     return any(isinstance(item, _WHOLE) for item in program.body)
 
 
-def attention_in(program: Program) -> AttentionOp | None:
-    """The attention that a Program is, if it is one."""
-    return next((item for item in program.body if isinstance(item, AttentionOp)), None)
-
-
-def recurrence_in(program: Program) -> RecurrenceOp | None:
-    """The recurrent layers that a Program is, if it is such."""
-    return next((item for item in program.body if isinstance(item, RecurrenceOp)), None)
-
-
-def attention_backward_in(program: Program) -> AttentionBackwardOp | None:
-    """The gradients of an attention that a Program is, if it is one."""
-    return next((item for item in program.body if isinstance(item, AttentionBackwardOp)), None)
-
-
 def _reach(program: Program) -> dict[str, frozenset[int]]:
     """The dimensions along which each value varies."""
     reach = {o.name: frozenset(d for d, size in enumerate(o.shape) if size > 1) for o in program.operands

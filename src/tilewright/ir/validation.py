@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from .access import Access, GroupIndex, Position, Quotient
+from .alone import recurrence_in
 from .program import (
     DTYPE_BYTES,
     POINTWISE,
@@ -24,7 +25,6 @@ from .program import (
     Reduction,
     Scan,
     Statement,
-    recurrence_in,
 )
 from .recurrence import CELLS, RecurrenceOp
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from ..facts.candidate import SourceFile
 from ..facts.device import Device
 from ..facts.space import Point, Space
-from ..ir.program import Program, attention_backward_in
+from ..ir.alone import attention_backward_in
+from ..ir.program import Program
 from .attention import backward as attention_backward
 from .attention import cpu as attention_cpu
 from .attention import cpu_backward as attention_cpu_backward

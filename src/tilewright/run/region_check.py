@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ..facts.pattern import Choice, Match, Pattern
+from ..ir.alone import attention_backward_in, attention_in
 from ..ir.graph import Graph, Node, Ref, Struct, refs
-from ..ir.program import attention_backward_in, attention_in
 from ..judge.candidate_process.load import last_line
 from ..judge.check import metric
 from ..judge.reference_process.widened import Widened

@@ -17,7 +17,7 @@ from tilewright.facts.pattern import Pattern
 from tilewright.frontend.trace import trace
 from tilewright.fusion.attention import attentions
 from tilewright.fusion.region import Flow
-from tilewright.ir.program import attention_in
+from tilewright.ir.alone import attention_in
 from tilewright.realise.attention.shape import shape_of
 
 pytestmark = pytest.mark.each(2)

@@ -13,7 +13,7 @@ from torch import Tensor
 from fakes.attention_step import Step, step
 from tilewright.fusion.attention_backward import attention_gradients
 from tilewright.fusion.region import Flow
-from tilewright.ir.program import attention_backward_in, attention_in
+from tilewright.ir.alone import attention_backward_in, attention_in
 
 pytestmark = pytest.mark.each(2)
 

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fakes.matched import fused
-from tilewright.ir.program import attention_in
+from tilewright.ir.alone import attention_in
 from tilewright.realise.attention.shape import shape_of
 
 B, M, H, D = 6, 10, 4, 8

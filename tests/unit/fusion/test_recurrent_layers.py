@@ -18,7 +18,8 @@ from tilewright.facts.run import Matched
 from tilewright.facts.space import Space
 from tilewright.frontend.trace import trace
 from tilewright.fusion import match
-from tilewright.ir.program import Program, recurrence_in
+from tilewright.ir.alone import recurrence_in
+from tilewright.ir.program import Program
 from tilewright.ir.validation import validate
 
 BATCH, STEPS, INPUTS, HIDDEN = 3, 5, 4, 6

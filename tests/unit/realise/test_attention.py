@@ -20,7 +20,8 @@ from fakes.realisers import H200, cuda
 from tilewright.frontend.trace import trace
 from tilewright.fusion.attention import attentions
 from tilewright.fusion.region import Flow
-from tilewright.ir.program import Program, attention_in
+from tilewright.ir.alone import attention_in
+from tilewright.ir.program import Program
 from tilewright.realise import table
 from tilewright.realise.attention import renderer
 from tilewright.realise.attention.points import space

@@ -16,6 +16,7 @@ from tilewright.frontend.trace import trace
 from tilewright.fusion.recurrence import recurrences
 from tilewright.fusion.region import Flow
 from tilewright.ir.program import Program
+from tilewright.realise import table
 from tilewright.realise.realiser import Fit, Refused
 from tilewright.realise.recurrent import renderer as recurrent
 
@@ -39,12 +40,13 @@ def program_of(kind: str, shape: tuple[int, int, int], hidden: int, **options: A
 
 @pytest.fixture
 def proven(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recurrent, "PROVEN", True)
+    monkeypatch.setattr(table, "UNPROVEN", frozenset())
 
 
-def test_nothing_is_proposed_before_it_has_run_on_a_gpu() -> None:
-    answer = recurrent.fits(program_of("GRU", (9, 4, 8), 32), H200)
-    assert isinstance(answer, Refused) and answer.foreign and "proven" in answer.why
+def test_nothing_is_proposed_before_it_has_run_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "UNPROVEN", frozenset({"recurrent"}))
+    answer = cuda.fits(program_of("GRU", (9, 4, 8), 32))
+    assert isinstance(answer, Refused) and answer.why == "no GPU has run the kernel of recurrent yet"
 
 
 @pytest.mark.usefixtures("proven")

@@ -251,21 +251,22 @@ class _Reverse:
                 top = self.again.other_result(node, 0).reshape(kept)
                 share = (self.again.wide(source.name) - top).do("exp") * g
             case "max" | "min":
-                share = self._to_extremum(node, g, kept)
+                share = _to_extremum(self, node, g, kept)
         self._give(source.name, share, among=source.shape)
 
-    def _to_extremum(self, node: Node, g: Expr, kept: tuple[int, ...]) -> Expr:
-        """torch gives all to the place that `max` along a dimension names, and shares among ties elsewhere."""
-        source = self.nodes[node.sources[0]]
-        if self.calls[node.origin].target.endswith((".max.dim", ".min.dim")):
-            (dim,) = node.dims
-            index = self.tape.place(source.shape[dim], dim, len(source.shape))
-            return index.do("eq", self.again.place(node).reshape(kept)).where(g, 0.0)
-        if not self.again.is_exact(source):
-            self.again.keep(source)  # a value that is computed again may differ in its last bit, and equal nothing
-        best = self.again.wide(source.name).do("eq", self.again.wide(node.name).reshape(kept))
-        count = best.where(1.0, 0.0).to(g.dtype).reduce("sum", node.dims).reshape(kept)
-        return best.where(g / count, 0.0)
+
+def _to_extremum(reverse: _Reverse, node: Node, g: Expr, kept: tuple[int, ...]) -> Expr:
+    """torch gives all to the place that `max` along a dimension names, and shares among ties elsewhere."""
+    source = reverse.nodes[node.sources[0]]
+    if reverse.calls[node.origin].target.endswith((".max.dim", ".min.dim")):
+        (dim,) = node.dims
+        index = reverse.tape.place(source.shape[dim], dim, len(source.shape))
+        return index.do("eq", reverse.again.place(node).reshape(kept)).where(g, 0.0)
+    if not reverse.again.is_exact(source):
+        reverse.again.keep(source)  # a value that is computed again may differ in its last bit, and equal nothing
+    best = reverse.again.wide(source.name).do("eq", reverse.again.wide(node.name).reshape(kept))
+    count = best.where(1.0, 0.0).to(g.dtype).reduce("sum", node.dims).reshape(kept)
+    return best.where(g / count, 0.0)
 
 
 def _through_softmax(reverse: _Reverse, softmax: Softmax, g: Expr) -> Expr:

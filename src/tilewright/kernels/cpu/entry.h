@@ -218,7 +218,10 @@ int call(const TVMFFIAny* values, int32_t count, TVMFFIAny* result) {
   for (int t = 0; t < P::TENSORS; ++t) {
     if (t == P::OPERANDS - P::Loads::COUNT) t = P::OPERANDS;  // the loads' slots follow
     int64_t shape[P::RANK];
-    for (int d = 0; d < P::RANK; ++d) shape[d] = P::shape[t][d] > 1 ? arguments.size(d) : 1;
+    for (int d = 0; d < P::RANK; ++d) {
+      const bool open = (P::OPEN >> d & 1) && P::shape[t][d] > 1;
+      shape[d] = open ? arguments.size(d) : P::shape[t][d];
+    }
     const DLTensor* tensor = expected(values, P::given[t], P::code[t], P::bytes[t], shape, P::RANK);
     if (tensor == nullptr) return -1;
     arguments.base.at[t] = start_of(tensor);

@@ -8,7 +8,8 @@ from ...facts.candidate import SourceFile
 from ...facts.device import Device
 from ...facts.problem import Target
 from ...facts.space import Knob, Point, Space, point
-from ...ir.program import Operand, Program, Statement, attention_backward_in
+from ...ir.alone import attention_backward_in
+from ...ir.program import Operand, Program, Statement
 from ...kernels.cuda.attention_backward.roles import KNOBS as LEGAL
 from ...kernels.cuda.attention_backward.roles import MOST_COLUMNS, GradientPoint, make_point, roles_of
 from ...kernels.cuda.attention_backward.shape import GradientShape
@@ -127,7 +128,7 @@ def render(program: Program, name: str, point: Point, device: Device) -> tuple[S
 
 def skeleton_files() -> tuple[SourceFile, ...]:
     """Those of the product, the convolution and attention, too: tiles are loaded and kernels kept in one way."""
-    return (*gemm.skeleton_files(), *carried(["cuda/conv", "cuda/attention", "cuda/attention_backward"]))
+    return (*gemm.skeleton_files(), *carried(["cuda/host", "cuda/conv", "cuda/attention", "cuda/attention_backward"]))
 
 
 def _plain(operand: Operand) -> Operand:

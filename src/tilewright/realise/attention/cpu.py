@@ -8,7 +8,8 @@ from ...facts.candidate import SourceFile
 from ...facts.device import Device
 from ...facts.problem import Target
 from ...facts.space import Knob, Point, Space, point
-from ...ir.program import DTYPE_BYTES, Operand, Program, Statement, attention_in
+from ...ir.alone import attention_in
+from ...ir.program import DTYPE_BYTES, Operand, Program, Statement
 from ...kernels.cuda.attention.shape import AttentionShape, Layers
 from ..cpu import renderer as cpu
 from ..cpu.text import MEMORY, VALUE, CannotRender, Writer, convert

@@ -6,7 +6,8 @@ from ...facts.candidate import SourceFile
 from ...facts.device import Device
 from ...facts.problem import Target
 from ...facts.space import Point, Space, point
-from ...ir.program import Program, attention_backward_in
+from ...ir.alone import attention_backward_in
+from ...ir.program import Program
 from ...kernels.cuda.attention_backward.shape import GradientShape
 from ..cpu.text import MEMORY, CannotRender
 from ..float8 import computes_in_float8, rounded_once

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...ir.access import ALL_DIAGONALS, Access, Diagonals
-from ...ir.program import AttentionBackwardOp, Program, Statement, attention_backward_in
+from ...ir.alone import attention_backward_in
+from ...ir.program import AttentionBackwardOp, Program, Statement
 from ...kernels.cuda.attention.shape import Layers
 from ...kernels.cuda.attention_backward.shape import GradientShape
 from .shape import layers, renamed, short

@@ -8,7 +8,8 @@ from ...facts.candidate import SourceFile
 from ...facts.device import Device
 from ...facts.problem import Target
 from ...facts.space import Point, Space
-from ...ir.program import Operand, Program, Statement, attention_in
+from ...ir.alone import attention_in
+from ...ir.program import Operand, Program, Statement
 from ...kernels.cuda.attention.shape import AttentionShape
 from ...kernels.cuda.attention.tiles import MOST_COLUMNS, PLAIN, VARIANTS
 from ..float8 import computes_in_float8, rounded_once

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ...ir.access import Access, Position, Quotient
-from ...ir.program import AttentionOp, Operand, Program, Statement, attention_in
+from ...ir.alone import attention_in
+from ...ir.program import AttentionOp, Operand, Program, Statement
 from ...kernels.cuda.attention.shape import AttentionShape, BatchStep, Layers
 from .visible import kept, scaled, visible
 

@@ -6,7 +6,8 @@ from ...facts.candidate import SourceFile
 from ...facts.device import Device
 from ...facts.problem import Target
 from ...facts.space import Knob, Point, Space, point
-from ...ir.program import Program, recurrence_in
+from ...ir.alone import recurrence_in
+from ...ir.program import Program
 from ..cpu import renderer as cpu
 from ..cpu.text import MEMORY
 from ..realiser import Fit, Refused, copied, refused

@@ -6,7 +6,8 @@ from ...facts.candidate import SourceFile
 from ...facts.device import Device
 from ...facts.problem import Target
 from ...facts.space import Point, Space
-from ...ir.program import Program, recurrence_in
+from ...ir.alone import recurrence_in
+from ...ir.program import Program
 from ...kernels.recurrent.shape import RecurrentShape
 from ..gemm import renderer as gemm
 from ..realiser import Fit, Refused, carried, copied, refused

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...ir.program import Program, recurrence_in
+from ...ir.alone import recurrence_in
+from ...ir.program import Program
 from ...kernels.recurrent.shape import RecurrentShape
 
 SHAPE_FILES = ("recurrent/__init__.py", "recurrent/shape.py", "recurrent/layers.py")

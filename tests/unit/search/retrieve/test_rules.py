@@ -133,7 +133,7 @@ def test_every_family_of_operators_and_every_kind_of_pattern_has_a_rule() -> Non
     named = {family for r in RULES for family in r.lowerings}
     assert named == {*LOWERING_FAMILIES, "products"} - {"views"}, "views are read through, by any rule"
     kinds = {"pointwise", "row_reduce", "column_reduce", "row_column_reduce", "whole_reduce", "scan", "product",
-             "convolution", "attention", "recurrence"}  # fmt: skip
+             "convolution", "attention", "attention_backward", "recurrence"}  # fmt: skip
     assert {k for r in RULES for k in r.kinds} == kinds
     assert {k for r in RULES for k in r.kinds if not r.feature} == kinds, "none without a rule of last resort"
     assert {r.feature for r in RULES if r.feature} <= set(FEATURES) and len({r.name for r in RULES}) == len(RULES)
@@ -148,7 +148,7 @@ def test_the_evidence_is_there() -> None:
     compiled = (ROOT / "tests/unit/kernels/test_cuda_compile.py").read_text()
     every = {d.architecture for d in DEVICES.values()}
     for made in (m for r in RULES for m in r.realised if m.target == "cuda"):
-        tensor_cores = made.skeleton.startswith(("cuda/gemm/", "cuda/conv/"))
+        tensor_cores = made.skeleton.startswith(("cuda/gemm/", "cuda/conv/", "cuda/attention/"))
         assert set(made.architectures) == ({"sm_90a"} if tensor_cores else every)
     assert "gpu()" in compiled  # an H200's
 
