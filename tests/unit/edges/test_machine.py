@@ -166,6 +166,7 @@ def test_threads_follow_omp_num_threads(monkeypatch: pytest.MonkeyPatch) -> None
     assert machines.threads() >= 1
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_this_cpu_for_real() -> None:
     found = machines.measure("cpu")

@@ -52,6 +52,7 @@ def test_a_module_that_raises_is_the_users_line(tmp_path: Path) -> None:
     assert "no such luck" in err.strip().splitlines()[-1]
 
 
+@pytest.mark.thorough
 def test_bench_goes_on_after_a_crash_and_continues(tmp_path: Path) -> None:
     folder = tmp_path / "problems"
     folder.mkdir()

@@ -222,6 +222,7 @@ def test_an_unknown_pattern_fails_at_every_point(judge: Judge) -> None:
 VIEWS = SOURCE.replace("x.argmax(-1)", "x.t(), x[:, :8]")
 
 
+@pytest.mark.thorough
 @pytest.mark.few(0)
 @pytest.mark.measured
 @pytest.mark.parametrize("keeps", [False, True])

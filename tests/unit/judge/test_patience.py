@@ -228,6 +228,7 @@ def test_nothing_is_timed_or_tuned_before_calm(judge: Judge, load: Callable[[flo
             judge.tune(_candidate(HONEST), "fused_0", [()])
 
 
+@pytest.mark.thorough
 def test_what_may_be_a_foreign_candidates_own_load_is_no_reason_not_to_look(
     judge: Judge, load: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:

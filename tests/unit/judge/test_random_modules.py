@@ -61,6 +61,7 @@ def _judged(judge: Judge, mask: str) -> Timed | Failure:
     return judge.evaluate(Candidate(files=(SourceFile(path="model.py", text=NEW.replace("MASK", mask)),)))
 
 
+@pytest.mark.thorough
 @pytest.mark.measured
 def test_a_generator_of_its_own_passes(judge: Judge) -> None:
     outcome = _judged(judge, "torch.rand(x.shape, generator=self.source) >= 0.2")

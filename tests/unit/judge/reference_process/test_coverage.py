@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tilewright.judge.reference_process import coverage, work
+from tilewright.judge.reference_process import work
 
 VIEWS = {
     "whole": lambda x: x, "left": lambda x: x.chunk(2, -1)[0], "right": lambda x: x.chunk(2, -1)[1],
@@ -27,10 +27,10 @@ def _bytes(view: Tensor) -> set[int]:
     return set(places.reshape(-1).tolist())
 
 
-def _covered(views: list[Tensor]) -> tuple[coverage.InputRegion, ...]:
-    known: tuple[coverage.InputRegion, ...] = ()
+def _covered(views: list[Tensor]) -> tuple[work.InputRegion, ...]:
+    known: tuple[work.InputRegion, ...] = ()
     for view in views:
-        known = coverage.add(known, coverage.region(view))
+        known = work.add(known, work.region(view))
     return known
 
 
@@ -41,7 +41,7 @@ def test_never_more_than_is_reached(names: list[str], dtype: str) -> None:
     x = torch.zeros(6, 8, dtype=getattr(torch, dtype))
     views = [VIEWS[n](x) for n in names]
     found = sum(r.size for r in _covered(views))
-    assert max(coverage.region(v).size for v in views) <= found <= len(set.union(*map(_bytes, views)))
+    assert max(work.region(v).size for v in views) <= found <= len(set.union(*map(_bytes, views)))
 
 
 def test_parts_of_one_storage_add_up() -> None:
