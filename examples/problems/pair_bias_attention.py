@@ -1,4 +1,4 @@
-"""Attention with a trained bias for each pair of positions, shared by all rows of a batch, as in AlphaFold 2's stacks."""
+"""Attention with a trained bias for each pair of positions, shared by a batch, as in AlphaFold 2's stacks."""
 
 import torch
 from torch import nn
