@@ -48,8 +48,10 @@ def check(model: ModuleType, ours: Any, *inputs: Tensor) -> None:
 @pytest.mark.parametrize(
     ("source", "sizes", "outside", "least"),
     [
-        pytest.param(PERCEPTRON, [(96,), (1,), (2,), (97,), (512,)], (513,), 2, marks=pytest.mark.thorough),
-        (BLOCK, [(4, 48), (1, 2), (3, 48), (4, 127), (16, 128), (1, 128)], (4, 129), 3),
+        (PERCEPTRON, [(96,), (1,), (2,), (97,), (512,)], (513,), 2),
+        pytest.param(
+            BLOCK, [(4, 48), (1, 2), (3, 48), (4, 127), (16, 128), (1, 128)], (4, 129), 3, marks=pytest.mark.thorough
+        ),
         pytest.param(CONVOLUTIONS, [(8,), (1,), (5,), (32,)], (33,), 2, marks=pytest.mark.thorough),
     ],
     ids=["perceptron", "block", "convolutions"],

@@ -52,6 +52,7 @@ def context(rows: int, *, out: Path, cache: Path) -> SearchContext:
         return bench.context(request)
 
 
+@pytest.mark.thorough
 def test_a_run_at_another_batch_measures_few_points_and_the_winner_first(tmp_path: Path, known: Path) -> None:
     for name in ("cache", "empty"):
         shutil.copytree(known, tmp_path / name)
