@@ -92,6 +92,7 @@ def answer(folder: Path, reply: str) -> str:
     return waiting.read_text()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.measured
 @pytest.mark.usefixtures("own_cache")

@@ -95,6 +95,7 @@ def test_winners_that_came_with_the_package_are_listed(tmp_path: Path) -> None:
     assert listed and {w["kept"] for w in listed} == {"shipped"} and all(w["tried"] for w in listed)
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("haste")
 def test_winners_are_tuned_kept_with_evidence_given_away_and_taken_over(tmp_path: Path) -> None:
     (tmp_path / "toy.py").write_text(PROBLEM)

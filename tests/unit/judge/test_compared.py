@@ -60,7 +60,7 @@ def test_another_rounding(judge: Judge) -> None:
     assert turned == {0, 1}, "nothing was next to nought"
 
 
-@pytest.mark.few(0, 2)
+@pytest.mark.few(0)
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

@@ -236,6 +236,7 @@ def get_init_inputs():
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_kernels_for_a_gpu_are_loaded_without_the_dsl(tmp_path: Path) -> None:
     """No GPU is needed: planning, which finds each launch by what it was compiled for, runs as it would there."""
