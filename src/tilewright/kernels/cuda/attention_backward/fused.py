@@ -7,34 +7,26 @@ Factors may lie in any order; what TMA can't read is copied first.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
 import torch
-from cutlass import cute
 from torch import Tensor
 
-from ...ops import DTYPES
 from ..attention.fused import reads_by_tma
 from ..attention.scores import ScoreOperand
-from ..common import cache
-from ..common.math import ELEMENT_TYPES
 from ..common.spec import ArraySpec, Function
-from ..common.views import ITEM_BYTES
-from ..gemm.host import entries
+from ..common.views import contiguous
 from ..gemm.host.compiling import Launch
-from ..gemm.host.kernels import Epilogue, KernelStore
-from ..gemm.host.recorded import RecordedLaunch, Results, run_on
-from ..rows.plan import Gpu
+from ..gemm.host.kernels import Epilogue
+from ..gemm.host.recorded import run_on
+from ..host.recorded_kernel import RecordedKernel, Strides, any_where_single, compiled, demanded, fake, settings
 from .kernel import GradientKernel
 from .maps import GradientMap
 from .roles import DEFAULTS, GradientPoint, Role, make_point, roles_of
 from .shape import GradientShape
 
-ARCH = "sm_90a"
 _HERE = Path(__file__).resolve().parent
 _LINE = 16  # bytes at whose multiples TMA reads
 _FACTORS = 4
@@ -60,6 +52,11 @@ class GradientSpec:
         return (*self.factors, *self.operands)
 
     @property
+    def results(self) -> tuple[ArraySpec, ...]:
+        """What a call gives."""
+        return self.outputs
+
+    @property
     def further(self) -> tuple[tuple[int, ...], ...]:
         """Of each further result the dimensions of the batch over which it is summed."""
         batch = self.shape.batch
@@ -72,88 +69,42 @@ class GradientSpec:
         return tuple(1 + made for made in role.makes) if role.by_keys else (0,)
 
 
-class FusedAttentionBackward:
-    """A GradientSpec with its knobs. Calling it launches on torch's current stream; what it compiles is kept on
-    disk."""
+class FusedAttentionBackward(RecordedKernel[GradientSpec]):
+    """A GradientSpec with its knobs. It launches (outputs .., query, key, value, upstream, operands ..)."""
 
-    def __init__(self, spec: GradientSpec, knobs: dict[str, Any], *, source: str = "", arch: str = ARCH) -> None:
-        self.spec, self.arch = spec, arch
-        self.knobs = dict(DEFAULTS)
-        self.store = KernelStore(source=Path(source) if source else None)
-        self.configure(**knobs)
+    defaults = DEFAULTS
 
-    @property
-    def objects(self) -> set[Path]:
-        """The files in which what it compiled is kept."""
-        return self.store.objects
+    def _settle(self, knobs: dict[str, Any]) -> None:
+        self.point: GradientPoint = make_point(self.spec.shape, knobs, self.spec.further)
 
-    def configure(self, **knobs: Any) -> None:
-        """Replace settings. Raises ValueError, and replaces none, where they are unknown or don't fit together."""
-        wanted = self.knobs | knobs
-        self.point: GradientPoint = make_point(self.spec.shape, wanted, self.spec.further)
-        self.knobs.update(wanted)
-        self._recorded = RecordedLaunch(self._steps, len(self.spec.read))
-
-    def __call__(self, *operands: Tensor) -> tuple[Tensor, ...]:
-        """The outputs, freshly allocated. Raises ValueError on what is not of the Spec's shapes and dtypes. On meta
-        tensors it compiles what tensors of these strides need, and launches nothing."""
-        made = self._recorded.call(*operands)
-        return made if isinstance(made, tuple) else (made,)
-
-    def _steps(self, *given: Tensor) -> Results:
-        """The same, with nothing known of earlier calls."""
-        spec = self.spec
-        for tensor, own in zip(given, spec.read, strict=True):
-            if tuple(tensor.shape) != own.shape or tensor.dtype != DTYPES[own.dtype]:
-                raise ValueError(f"{spec.name}: {own.dtype} {own.shape} is wanted, not {tensor.dtype} {tensor.shape}")
+    def _run(self, outs: list[Tensor], *given: Tensor) -> None:
         factors = [x if reads_by_tma(x) else x.clone(memory_format=torch.contiguous_format) for x in given[:_FACTORS]]
         tensors = (*factors, *given[_FACTORS:])
-        outs = [torch.empty(o.shape, dtype=DTYPES[o.dtype], device=given[0].device) for o in spec.outputs]
         run_on(self._launch([t.stride() for t in tensors]), *outs, *tensors)
-        return tuple(outs)
 
-    def _launch(self, strides: list[tuple[int, ...]]) -> Launch:
-        facts = ("attention backward", self.arch, self.point, tuple(strides), cache.contents(_HERE))
+    def _launch(self, strides: list[Strides]) -> Launch:
         epilogue = Epilogue(function=self.spec.whole, names=tuple(o.name for o in self.spec.operands))
+        facts = settings("attention backward", self.arch, self.point, strides, _HERE)
         return self.store.obtain(facts, epilogue, lambda: self.compile(strides))
 
-    def compile(self, strides: list[tuple[int, ...]], options: str = "") -> Launch:
-        """A launch of (outputs .., query, key, value, upstream, operands ..) for tensors of these strides; no GPU
-        needed."""
+    def compile(self, strides: list[Strides], options: str = "") -> Launch:
         spec = self.spec
-        outs = [_fake(o.dtype, o.shape, _contiguous(o.shape), _LINE) for o in spec.outputs]
+        outs = [_fake(o.dtype, o.shape, contiguous(o.shape), _LINE) for o in spec.results]
         read = [
             _fake(o.dtype, o.shape, walk, _LINE if i < _FACTORS else 0)
             for i, (o, walk) in enumerate(zip(spec.read, strides, strict=True))
         ]
-        stream = cute.runtime.make_fake_stream(use_tvm_ffi_env_stream=True)
-        made: Launch = cute.compile(
-            entries.combine(len(outs) + len(read)), _Launched(spec, self.point, strides), *outs, *read, stream,
-            options=f"--enable-tvm-ffi --gpu-arch {self.arch} {options}".rstrip(),
-        )  # fmt: skip
-        return made
-
-    def prepare(self, device: Gpu) -> None:
-        """Compile, or find on disk, what operands need that lie as the Spec says; no GPU needed."""
-        self(*(torch.empty_strided(o.shape, o.strides or _contiguous(o.shape), dtype=DTYPES[o.dtype], device="meta")
-               for o in self.spec.read))  # fmt: skip
+        return compiled(_Launched(spec, self.point, strides), [*outs, *read], arch=self.arch, options=options)
 
     def demand(self, processors: int) -> dict[str, int | str]:
-        """What the largest of the kernels takes, operands lying as the Spec says (see `cuda.demand`)."""
+        """Of the largest of the kernels."""
         spec, p = self.spec, self.point
-        strides = [o.strides or _contiguous(o.shape) for o in spec.read]
-        kernels = _Launched(spec, p, strides).kernels
+        kernels = _Launched(spec, p, [o.strides or contiguous(o.shape) for o in spec.read]).kernels
         staged = max(kernel.role.staged_bytes(p) for kernel, _ in kernels)
-        return {
-            "plan": hashlib.sha256(repr(p).encode()).hexdigest()[:16],
-            "registers": max(p.registers),
-            "local_bytes": 0,
-            "shared_bytes": staged,
-            "threads": p.threads,
-            "ctas": sum(kernel.work for kernel, _ in kernels),
-            "in_flight_bytes": staged // p.threads,
-            "moved_bytes": sum(prod(o.shape) * ITEM_BYTES[o.dtype] for o in (*spec.read, *spec.outputs)),
-        }
+        return demanded(
+            spec, p, registers=max(p.registers), shared_bytes=staged, threads=p.threads,
+            ctas=sum(kernel.work for kernel, _ in kernels), in_flight_bytes=staged // p.threads,
+        )  # fmt: skip
 
 
 class _Launched:
@@ -186,11 +137,5 @@ class _Launched:
             kernel.launch(given[:_FACTORS], [outs[i] for i in made], given[_FACTORS:], stream)
 
 
-def _fake(dtype: str, shape: tuple[int, ...], strides: tuple[Any, ...], align: int = 0) -> Any:
-    walk = tuple(cute.sym_int64() if n == 1 else step for n, step in zip(shape, strides, strict=True))
-    align = align or ITEM_BYTES[dtype]
-    return cute.runtime.make_fake_tensor(ELEMENT_TYPES[dtype], shape, stride=walk, assumed_align=align)
-
-
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
+def _fake(dtype: str, shape: tuple[int, ...], strides: Strides, align: int) -> Any:
+    return fake(dtype, shape, any_where_single(shape, strides), align)
