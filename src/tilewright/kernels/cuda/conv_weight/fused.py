@@ -4,11 +4,13 @@ a depthwise one, which has no knobs but how many parts a channel's pixels are cu
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
+from ..host.recorded_kernel import Strides
 from .depthwise import MOST_PARTS, MOST_TAPS, TapKernel, TapSums, parts_of
 from .depthwise import THREADS as TAP_THREADS
-from .host import Scrap, Strides, WeightHost, WeightSpec, demand_of
+from .host import Scrap, WeightHost, WeightSpec, demand_of
 from .kernel import WeightKernel
 from .magnitudes import Magnitudes
 from .shape import Patches, WeightShape
@@ -26,7 +28,7 @@ class FusedWeightGradient(WeightHost):
     defaults = DEFAULTS
     point: WeightPoint
 
-    def _settle(self, knobs: dict[str, Any]) -> WeightPoint:
+    def _point(self, knobs: dict[str, Any]) -> WeightPoint:
         if (self.spec.dense.dtype == "f32") == (knobs["precision"] == "plain"):
             raise ValueError(f"precision {knobs['precision']!r} is not one of {self.spec.dense.dtype}")
         return make_point(self.spec.shape, knobs)
@@ -77,10 +79,10 @@ class _Launched:
 class FusedDepthwiseWeight(WeightHost):
     """Of a depthwise convolution: groups of one channel, each with one result."""
 
-    defaults = {"parts": "auto"}  # noqa: RUF012 (as the others')
+    defaults = MappingProxyType({"parts": "auto"})
     point: str | int
 
-    def _settle(self, knobs: dict[str, Any]) -> str | int:
+    def _point(self, knobs: dict[str, Any]) -> str | int:
         s = self.spec.shape.windowed
         if knobs.keys() != {"parts"} or knobs["parts"] not in DEPTHWISE_PARTS:
             raise ValueError(f"knobs can't be {knobs!r}; legal is parts of {DEPTHWISE_PARTS}")
